@@ -1,6 +1,8 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
-From a program of your own: :func:`pinned_empty`, :func:`report_host_memory`, :func:`trace`, :func:`open_run`.
+From a program of your own: :func:`run`, :func:`open`, :func:`runs`, :func:`compare`, :func:`plan` and ``live()``
+measure, find, compare and plan as the commands do; :func:`trace`, :func:`check` and :func:`report_host_memory` are for
+the program that is looked at, and :func:`pinned_empty` pins. In a notebook: ``%load_ext pinscope`` and ``%%pinscope``.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -11,11 +13,58 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from contextlib import ContextDecorator
     from typing import Any
 
+    from pinscope.python.compared import Comparison, compare
+    from pinscope.python.opened import Run, Runs
+    from pinscope.python.session import Plan, open, plan, run, runs
+    from pinscope.records.snapshot import Snapshot
+    from pinscope.tracing.part import ProgramPart
+
+    def live() -> Snapshot:
+        """Who holds pinned memory on this host now."""
+
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_run", "pinned_empty", "report_host_memory", "trace"]
+__all__ = [
+    "Comparison",
+    "Plan",
+    "Run",
+    "Runs",
+    "__version__",
+    "check",
+    "compare",
+    "live",
+    "open",
+    "pinned_empty",
+    "plan",
+    "report_host_memory",
+    "run",
+    "runs",
+    "trace",
+]
+_WHERE = {"Run": "opened", "Runs": "opened", "Plan": "session", "open": "session", "plan": "session"}
+_WHERE |= {"run": "session", "runs": "session", "Comparison": "compared", "compare": "compared"}
+"""Name → module in ``pinscope.python``, which is imported when the name is first asked for."""
+
+
+if not TYPE_CHECKING:  # to type checkers any name would be one
+
+    def __getattr__(name: str) -> "Any":
+        if name == "live":  # the room of that name may be called
+            return import_module("pinscope.live")
+        if name in _WHERE:
+            return getattr(import_module(f"pinscope.python.{_WHERE[name]}"), name)
+        raise AttributeError(f"module 'pinscope' has no attribute {name!r}")
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: "Any") -> None:
+    """What ``%load_ext pinscope`` calls."""
+    import_module("pinscope.python.notebook").load(shell)
 
 
 def pinned_empty(
@@ -95,26 +144,13 @@ def report_host_memory(registered: int | str | None = None) -> "Any":
     return import_module("pinscope.probes.host_report").report_host_memory(registered)
 
 
-def open_run(run_id: str) -> "Any":
-    """A stored run or a recording: its ``cells`` and its raw ``rows`` as tables of pandas, and its ``reading``.
-
-    Args:
-        run_id: as ``pinscope runs list`` shows it; a beginning that fits one run only will do.
-
-    Raises:
-        UnknownName: no such run, or several.
-        StoreFailed: it cannot be read.
-    """
-    return import_module("pinscope.report.write").open_run(run_id)
-
-
-def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ContextDecorator":
+def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: bool = True) -> "ProgramPart":
     """A part of a program, for a ``with`` block or as a decorator: which of its lines copy pageable memory?
 
     Under ``pinscope trace`` the part is a named range of the result; ``--only-parts`` records nothing else. Otherwise
     it is recorded by itself: it begins after a second or two of preparation, leaving it waits for the GPU, and then the
-    answer stands on stderr and among the runs. Parts inside a part are its named ranges. Where nothing can be recorded,
-    one line on stderr says why, and the block runs all the same.
+    answer stands on stderr and among the runs; of ``with … as part:`` also in ``part.result``. Parts inside a part are
+    its named ranges. Where nothing can be recorded, one line on stderr says why, and the block runs all the same.
 
     Args:
         name: of the part.
@@ -126,5 +162,21 @@ def trace(name: str, *, output: "str | os.PathLike[str] | None" = None, stacks: 
     Raises:
         BadInput: a name that is no text, or is empty.
     """
-    part: ContextDecorator = import_module("pinscope.tracing.part").ProgramPart(name, output, stacks)
+    part: ProgramPart = import_module("pinscope.tracing.part").ProgramPart(name, output, stacks)
     return part
+
+
+def check(name: str, array: "Any") -> None:
+    """Compare this array, as it is now, between the runs of ``pinscope trace --what-if``; nothing happens otherwise.
+
+    The sum of its bytes is kept each time, for its name: the same program must make the same arrays in the same order,
+    with equal bits. An array on the host is read at once, without a wait; one on a GPU is copied from there.
+
+    Args:
+        name: of the array, such as ``loss``; its first 200 characters count.
+        array: of NumPy, PyTorch or CuPy, or whatever NumPy makes an array of numbers of.
+
+    Raises:
+        BadInput: a name that is no text, or is empty; under ``--what-if``, what is no array of numbers.
+    """
+    import_module("pinscope.tracing.checks").check(name, array)

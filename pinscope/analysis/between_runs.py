@@ -5,9 +5,9 @@ A figure is positive, and compared as a logarithm: 10 % more and back is alike. 
 - The run is the unit, as in Go's benchstat: it gives one value of a cell, the median of its repeats. A side is the
   geometric mean of its runs.
 - Of several runs a side, the spread between the runs of a side says how far the ratio may be off (Student's t). Few
-  runs know their spread badly, so that of each cell is drawn towards that of the others (Smyth, "Linear models and
-  empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004), over a trend along the
-  ± that the runs themselves say (limma-trend: Law et al., Genome Biology 15, 2014).
+  runs know their spread badly: it counts as at least the family's median, as with moderated variances (Smyth, "Linear
+  models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004), but never
+  as less than the cell's own.
 - Of one run a side no spread is seen. Its ± stands in, which has in it what whole runs on one host differ
   (:data:`pinscope.analysis.statistics.DRIFT`). That rests on six runs: five degrees of freedom.
 - Of many cells some differ by chance. Of those called different at most :data:`FALSE_SHARE` are expected to be so
@@ -98,37 +98,23 @@ def _errors(
         some = [sides for sides, is_several in zip(logs, several, strict=True) if is_several]
         own = np.array([sum(map(len, sides)) - len(sides) for sides in some])
         spread = np.array([sum((at - fmean(side)) ** 2 for side in sides for at in side) for sides in some])
-        variances, freedom[several] = moderated(spread / own, own, said[several])
+        variances, freedom[several] = at_least_usual(spread / own, own)
         errors[several] = np.sqrt(variances * [sum(1 / len(side) for side in sides) for sides in some])
     return errors, freedom
 
 
-def moderated(
-    variances: NDArray[np.float64], freedom: NDArray[np.int_], said: NDArray[np.float64]
+def at_least_usual(
+    variances: NDArray[np.float64], freedom: NDArray[np.int_]
 ) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
-    """Variances drawn towards those of all cells, and their degrees of freedom then (Smyth 2004, section 6.2).
+    """Each variance between runs, but not less than the family's median, and its degrees of freedom: of the median
+    twice its own, no more, as a state of a run may be in all of its cells alike.
 
-    The others count for no more than the cell itself: a state of a run may be in all of its cells alike.
-
-    Args:
-        variances: of each cell between runs.
-        freedom: of each.
-        said: of each the ± that the runs themselves say, along which the trend lies.
+    That the median of few values lies below the variance is put right (Wilson & Hilferty, PNAS 17, 1931).
     """
-    if len(variances) < LEAST_CELLS or not variances.any():
+    if len(variances) < LEAST_CELLS:
         return variances, freedom
-    least = 1e-5 * float(np.median(variances[variances > 0]))  # equal runs have no logarithm
-    digammas, trigammas = (np.array([of(count / 2) for count in freedom]) for of in (_digamma, _trigamma))
-    logs = np.log(np.maximum(variances, least)) - digammas + np.log(freedom / 2)
-    where = np.log(np.maximum(said, 1e-9)) if np.isfinite(said).all() else np.zeros(len(said))
-    degree = int(np.ptp(where) > 0)
-    trend = np.polyval(np.polyfit(where, logs, degree), where)
-    excess = float(((logs - trend) ** 2).sum()) / (len(logs) - degree - 1) - float(trigammas.mean())
-    fitted = 2 * _inverse_trigamma(excess) if excess > 0 else _AS_NORMAL
-    prior = np.minimum(fitted, freedom)
-    expected = np.exp(trend + _digamma(fitted / 2) - math.log(fitted / 2))
-    together = freedom + prior
-    return (prior * expected + freedom * variances) / together, together.astype(int)
+    usual = float(np.median(variances / (1 - 2 / (9 * freedom)) ** 3))
+    return np.maximum(variances, usual), np.where(variances < usual, 2 * freedom, freedom)
 
 
 def _level(chances: Sequence[float], false_share: float) -> float:
@@ -161,30 +147,3 @@ def _two_sided(t: float, freedom: int) -> float:
         term *= math.cos(angle) ** 2 * (place - 1) / place
     within = math.sin(angle) * total
     return max(1 - (2 / math.pi * (angle + within) if freedom % 2 else within), 0.0)
-
-
-@lru_cache(maxsize=1024)
-def _digamma(x: float) -> float:
-    """Of x > 0: recurrence, then the asymptotic series (Abramowitz & Stegun 6.3.18)."""
-    shift = 0.0
-    while x < 6:
-        shift, x = shift - 1 / x, x + 1
-    return shift + math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6)
-
-
-@lru_cache(maxsize=1024)
-def _trigamma(x: float) -> float:
-    """Of x > 0, likewise (6.4.12)."""
-    shift = 0.0
-    while x < 6:
-        shift, x = shift + 1 / x**2, x + 1
-    return shift + 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + 1 / (42 * x**7)
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Where :func:`_trigamma`, which falls, has that value."""
-    low, high = 1e-4, 1e6
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if _trigamma(middle) > value else (low, middle)
-    return high

@@ -29,7 +29,10 @@ NO_LABEL = "–"
 AS_GOOD = 1.1
 """Cells whose values differ by this factor at most, to two decimals, are as good as each other; and those that
 measuring does not tell apart."""
-AS_GOOD_WORDS = "Ways within 10 % of the fastest are as good, and so are those that ± does not tell from it."
+AS_GOOD_WORDS = (
+    f"Ways that take at most {AS_GOOD:.2f} times as long as the fastest are as good, and so are those that ± does not "
+    "tell from it."
+)
 Better = Literal["more", "less", "neither"]
 Make = Callable[[list[Any]], Any]
 

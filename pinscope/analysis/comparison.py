@@ -117,9 +117,11 @@ class ComparedCell:
 
     @property
     def interval_words(self) -> str:
-        """``-4.1 % to -1.9 %``; empty where none is known, or it is exact."""
-        is_range = self.low and self.high and self.low < self.high
-        return f"{format_change(self.low)} to {format_change(self.high)}" if is_range else ""
+        """``-4.1 to -1.9 %``; empty where none is known, or it is exact."""
+        if not (self.low and self.high and self.low < self.high):
+            return ""
+        low, high = format_change(self.low), format_change(self.high)
+        return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
     @property
     def verdict_words(self) -> str:
@@ -346,14 +348,14 @@ class _Table:
         kind: the class.
         labels: name → label; ``values``: name → value, those that are compared, first first.
         sides: of each, labels → the values of each of its runs that has the cell.
-        texts: labels → their words.
+        words: labels → name of each → its words, but for labels that all cells share.
     """
 
     kind: type
     labels: Mapping[str, Label]
     values: Mapping[str, Value]
     sides: Sequence[_Values]
-    texts: Mapping[_Key, Sequence[str]]
+    words: Mapping[_Key, Mapping[str, str]]
 
     @classmethod
     def of(cls, kind: type, sides: Sequence[Side]) -> _Table:
@@ -369,26 +371,27 @@ class _Table:
                     texts[key] = [label_text(mark, getattr(cell, name)) for name, mark in labels.items()]
                 samples = tuple(sample_of(cell, name, said) for name, (_, said) in values.items())
                 table.setdefault(key, []).append(samples)
-        return cls(kind, labels, {name: value for name, (value, _) in values.items()}, tables, texts)
+        varied = [at for at in range(len(labels)) if len({key[at] for key in texts}) > 1] or range(len(labels))
+        names = list(labels)
+        words = {key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()}
+        return cls(kind, labels, {name: value for name, (value, _) in values.items()}, tables, words)
 
     def compared(self, false_share: float) -> Iterator[ComparedCell]:
         """Each figure of each cell that both sides have."""
         a, b = self.sides
-        shared = [key for key in a if key in b]
-        words, told = self._words(), set[_Key]()
+        shared, told = [key for key in a if key in b], set[_Key]()
         for place, (name, value) in enumerate(self.values.items()):
             both = {key: (_known(a[key], place), _known(b[key], place)) for key in shared}
             measured = {key: samples for key, samples in both.items() if all(samples)}
             differing = self._differing(measured, false_share)
             for key, (first, second) in measured.items():
-                pooled = _pooled(first), _pooled(second)
-                seen = differing.get(key)
+                pooled, seen = (_pooled(first), _pooled(second)), differing.get(key)
                 ratio, low, high = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
                 yield ComparedCell(
                     kind=self.kind.__name__,
                     marks=self.labels,
                     labels=dict(zip(self.labels, key, strict=True)),
-                    texts=words[key],
+                    texts=self.words[key],
                     figure=name,
                     value=value,
                     is_first=key not in told,
@@ -407,8 +410,7 @@ class _Table:
         """Of what is above 0. Cells that share their first word are a family: its share of false alarms is its own, and
         its cells say what to expect of each other; small families are one."""
         positive = [key for key, sides in measured.items() if all(at > 0 for side in sides for at, _ in side)]
-        words = self._words()
-        first = {key: next(iter(words[key].values()), "") for key in positive}
+        first = {key: next(iter(self.words[key].values()), "") for key in positive}
         sizes = Counter(first.values())
         families = grouped(positive, lambda key: first[key] if sizes[first[key]] >= LEAST_CELLS else "")
         return {
@@ -420,23 +422,13 @@ class _Table:
     def alone(self) -> Iterator[LoneCell]:
         """The cells of one side only."""
         for own, other in (self.sides, self.sides[::-1]):
-            words = self._words()
             for key in (key for key in own if key not in other):
                 figures = ((name, _known(own[key], place)) for place, name in enumerate(self.values))
                 name, samples = next(((name, samples) for name, samples in figures if samples), ("", []))
                 if samples:
                     unit, value = self.values[name].unit, _pooled(samples).value
                     labels = dict(zip(self.labels, key, strict=True))
-                    yield LoneCell(own is self.sides[0], labels, ", ".join(words[key].values()), name, unit, value)
-
-    def _words(self) -> dict[_Key, dict[str, str]]:
-        """Name of each label → its words, but for labels that all cells share."""
-        places = range(len(self.labels))
-        varied = [at for at in places if len({key[at] for key in self.texts}) > 1] or places
-        names = list(self.labels)
-        return {
-            key: {names[at]: texts[at] for at in varied if texts[at] != NO_LABEL} for key, texts in self.texts.items()
-        }
+                    yield LoneCell(own is self.sides[0], labels, ", ".join(self.words[key].values()), name, unit, value)
 
 
 def compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:

@@ -35,8 +35,12 @@ NEAR = 1.5
 GENTLE = 2.0
 """Fast ones whose longest waits are within this factor of the gentlest's are gentle: on three hosts the usual longest
 wait of one strategy, thp_pipeline, was 11, 12 and 21 ms."""
+FEWEST = 3
+"""Waits of three repeats all lie below those of three others by chance once in 20 times; of fewer more often."""
 WORTH_IT = 1.5
 """A strategy is recommended over cudaHostAlloc from this many times its speed on."""
+FAR = 16
+"""A pace says nothing of amounts so many times what was measured: at 4 KiB the strategies' order is reversed."""
 SCHEDULING = 0.5
 """From this part of a wait on, a delay without any call of the driver may explain it."""
 NOT_PINNED = {
@@ -55,6 +59,11 @@ def not_pinned(ways: Sequence[str]) -> Iterator[Costed]:
     """The finding on ways whose memory CUDA does not call pinned, if there are any; ``ways``: their titles."""
     if ways:
         yield say(NOT_PINNED, "not-pinned", quantity("Ways affected", len(ways), "count"), affected="; ".join(ways))
+
+
+def is_near(nbytes: int, measured_bytes: int) -> bool:
+    """Whether what was measured says something of this amount."""
+    return measured_bytes <= FAR * nbytes and nbytes <= FAR * measured_bytes
 
 
 def cause(wait_seconds: float, control_seconds: float | None) -> dict[str, Any]:
@@ -106,11 +115,12 @@ class StrategyCell:
         total_seconds: until all was pinned.
         touch_seconds, pin_seconds, release_seconds: parts, and giving back (medians); ``None`` where there is none.
         waits: driver calls of neighbours, in both phases, each the longest over all repeats.
-        usual_wait_seconds: of each repeat the longest driver call of any neighbour in both phases; their median.
+        usual_wait_seconds: the median of ``longest_seconds``.
         control_seconds: phase → how late at most a neighbour without driver calls woke; empty where there was none.
         pinned: whether CUDA called all of it pinned, every time.
         copy_bytes_per_second: of one copy within a chunk (median).
         crossing_copies: whether CUDA took a copy across a boundary; ``None`` where there is none.
+        longest_seconds: of each repeat the longest driver call of any neighbour, in both phases.
     """
 
     strategy: Annotated[str, Label("strategy", words=TITLES.__getitem__)]
@@ -126,6 +136,7 @@ class StrategyCell:
     copy_bytes_per_second: Annotated[float | None, Value("copies at", "bytes/second", "more")]
     crossing_copies: Annotated[bool | None, Value("copies across chunks", "text", make=all)]
     waits: Sequence[Wait] = ()
+    longest_seconds: Sequence[float] = ()
     control_seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -157,6 +168,12 @@ class StrategyCell:
         """Seconds to pin this much at the same pace."""
         return nbytes / self.bytes_per_second
 
+    def is_gentler(self, other: StrategyCell) -> bool:
+        """Whether neighbours wait clearly less beside it: usually, and in each repeat less than in any of the other."""
+        own, others = self.longest_seconds, other.longest_seconds
+        usually = NEAR * self.usual_wait_seconds <= other.usual_wait_seconds
+        return usually and min(len(own), len(others)) >= FEWEST and max(own) < min(others)
+
 
 def strategy_cells(rows: Iterable[Row]) -> dict[str, StrategyCell]:
     """Strategy → its repeats, in the order in which they were measured; ``idle`` is among them."""
@@ -171,12 +188,14 @@ def _with_waits(cell: StrategyCell, rows: Sequence[Row]) -> StrategyCell:
     def values(field: str) -> list[Any]:
         return [row[field] for row in rows if row.get(field) is not None]
 
+    longest = [_longest(row) for row in rows]
     rates = [row["copy_bytes"] / row["copy_seconds"] for row in rows if row["copy_bytes"] and row["copy_seconds"]]
     controls = {phase: values(f"{begin}neighbour_control_seconds") for begin, phase in PHASES.items()}
     return replace(
         cell,
         waits=_waits(values),
-        usual_wait_seconds=summarize([_longest(row) for row in rows]).median,
+        usual_wait_seconds=summarize(longest).median,
+        longest_seconds=longest,
         control_seconds={phase: max(late) for phase, late in controls.items() if late},
         copy_bytes_per_second=summarize(rates).median if rates else None,
     )
@@ -238,8 +257,7 @@ def recommend(cells: Mapping[str, StrategyCell]) -> Recommended[StrategyCell]:
         took, least = usual.total_seconds, array.total_seconds
         array = array if took.median >= WORTH_IT * least.median and exceeds(took, least) else usual
     chunks = _best([cell for strategy, cell in able if strategy.chunked])
-    gentler = array and chunks and NEAR * chunks.usual_wait_seconds <= array.usual_wait_seconds
-    return Recommended(array, chunks, bool(gentler))
+    return Recommended(array, chunks, bool(array and chunks and chunks.is_gentler(array)))
 
 
 def _best(cells: Sequence[StrategyCell]) -> StrategyCell | None:

@@ -288,6 +288,11 @@ def together(*summaries: Summary) -> float:
     return math.expm1(math.hypot(*(math.log1p(summary.uncertainty) for summary in summaries)))
 
 
+def are_known(*summaries: Summary) -> bool:
+    """Whether what is made of these is a figure, as their ratio is; of few values always."""
+    return any(summary.few for summary in summaries) or together(*summaries) <= MOST_OFF
+
+
 def is_distinct(ratio: float, *compared: Summary) -> bool:
     """Whether a ratio of medians is farther from 1 than it may be off; of one measured once, whether it is far from 1.
 

@@ -10,7 +10,7 @@ from string import Formatter
 from typing import Any, get_args
 
 from pinscope.analysis.statistics import Summary, together
-from pinscope.records.run import VARIES, Finding, LabKind, Quantity, Severity, finding
+from pinscope.records.run import MOST_OFF, VARIES, Finding, LabKind, Quantity, Severity, finding
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
@@ -21,6 +21,8 @@ HOST_MODEL = "Host model, no GPU: "
 """Begins a sentence that would else sound like one on a GPU."""
 MOST_CHARACTERS, MOST_WORDS = 150, 20
 """Of a verdict of several clauses."""
+MANY = 1.995
+"""From so many times on a digit after the point is enough."""
 Costed = tuple[float, Finding]
 """How many times as long, or as much, something takes if the finding is ignored; and the finding."""
 
@@ -58,7 +60,23 @@ def roughly(seconds: float, uncertainty: float) -> str:
 
 def times(ratio: float, *compared: Summary) -> str:
     """``6.5 times``, and how far that may be off where it is known only roughly: ``6.5 times (± 17 %)``."""
-    return f"{ratio:.1f} times{_roughness(compared)}"
+    return at_least(ratio, *compared) or f"{ratio:.1f} times{_roughness(compared)}"
+
+
+def about_times(ratio: float, *compared: Summary) -> str:
+    """The same for a sentence without room: ``about 6.5 times``."""
+    return at_least(ratio, *compared) or f"{about(together(*compared))}{ratio:.1f} times"
+
+
+def at_least(ratio: float, *compared: Summary) -> str | None:
+    """``at least 1.4 times`` of a ratio that may be off by so much that it is no figure, and is more than 1 even then;
+    else ``None``."""
+    off = together(*compared)
+    least = ratio * (1 - off)
+    if off <= MOST_OFF or least <= 1 or any(summary.few for summary in compared):
+        return None
+    digits = 1 if least >= MANY else 2
+    return f"at least {math.floor(least * 10**digits) / 10**digits:.{digits}f} times"
 
 
 def part_of(share: float, *compared: Summary) -> str:
@@ -97,7 +115,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "seconds": format_seconds,
     "share": format_share,
     "and": joined,
-    "times": lambda times: f"{times:.{1 if times >= 1.995 else 2}f} times",
+    "times": lambda times: f"{times:.{1 if times >= MANY else 2}f} times",
     "threads": lambda count: f"{count} thread{'' if count == 1 else 's'}",
 }
 """What may stand behind the colon of a value: ``{size:bytes}``; else Python's own forms."""

@@ -10,16 +10,16 @@ import typer
 from pinscope.analysis.machine import machine_findings
 from pinscope.cli.main import AsJson
 from pinscope.cli.outcome import print_below_verdict, print_findings
-from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.errors import BadInput, InvalidParameter, NotPossible
-from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, host_and_prices, plan_for, safety_of
-from pinscope.planning.reading import origin_words, read_plan
+from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, safety_of
+from pinscope.planning.reading import origin_words, plan_as_stated
 from pinscope.probes.environment import capabilities, capture_environment
 from pinscope.records.base import Capability
 from pinscope.report.facts import environment_facts, version_text
 from pinscope.report.write import plan_document
 from pinscope.store.database import place_of_runs
+from pinscope.store.store import Store
 from pinscope.units import format_bytes
 
 FORMAT = 1
@@ -100,13 +100,8 @@ def plan(
     stated = {name: value for name, value in locals().items() if name in _HELP and value is not None}
     if (pinned is None) == (pinned_total is None):
         raise InvalidParameter("give --pinned, for each process, or --pinned-total, their sum: one of the two")
-    params = PlanParams().with_overrides(stated)  # bad input is refused before the database is opened
-    environment = capture_environment()
-    with store_to_read() as store:
-        host, prices = host_and_prices(params, store, environment)
-    params = params.on(host, prices.recorded)
-    answer = plan_for(params, prices, host)
-    reading = read_plan(answer)
+    with Store(at_once=False) as store:
+        answer, reading = plan_as_stated(stated, store, capture_environment())
     if as_json:
         print_json(plan_document(answer, reading))
         return

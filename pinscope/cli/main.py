@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
+from pinscope.cli.defaults import defaults
 from pinscope.cli.terminal import complain
 from pinscope.errors import BadInput, Cancelled, InvalidParameter, NotPossible, PinScopeError
 from pinscope.probes.proc import HERE
@@ -174,7 +175,8 @@ def _carry_out(arguments: list[str]) -> int:
     if instruction := os.environ.get(_COMPLETE):
         return shell_complete(command, {}, "pinscope", _COMPLETE, instruction)
     try:
-        with command.make_context("pinscope", arguments) as context:
+        given = defaults(command, next(iter(arguments), None))
+        with command.make_context("pinscope", arguments, default_map=given) as context:
             code = command.invoke(context)
     except typer.Exit as end:
         code = end.exit_code

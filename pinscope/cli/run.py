@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from typer.core import TyperCommand
 from pinscope.cli.main import AsJson, Interval, Name, Pids, Probe, Tags, checked_pids, duration, option, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
-from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed, UnknownName
+from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.live.source import open_source
@@ -22,21 +21,11 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import (
-    Request,
-    Worker,
-    cancel,
-    mark_interrupted,
-    prepare,
-    reconcile,
-    start,
-    usable_gpu,
-    workers_for,
-)
+from pinscope.runner.jobs import Request, Worker, cancel, ended_run, prepare, reconcile, start, usable_gpu, workers_for
 from pinscope.runner.suite import ALL, select
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.recordings import newest_recordings
-from pinscope.store.safe_writer import find_saved, saved_line
+from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line, quoted
@@ -100,10 +89,6 @@ def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     for parameter, full, quick in parameter_defaults(experiment.Params, "cuda"):
         default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
         yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
-
-
-PATIENCE_SECONDS = 15.0
-"""How long a database may be away when a run has ended, until its result is not printed."""
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -234,40 +219,11 @@ def measure(
         except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
             job.child.terminate()
     child_code = job.child.wait()
-    ended, rows, is_stored = _ended(store, prepared.id)
+    ended, rows, is_stored = ended_run(store, prepared.id)
     code = say_how_it_ended(ended)
     if code == MeasurementFailed.exit_code and child_code == NotPossible.exit_code:
         code = child_code
     return ended, rows, code or (0 if is_stored else StoreFailed.exit_code)
-
-
-def _ended(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool]:
-    """A run whose child has ended, its observations, and whether the database has them.
-
-    What the database did not take, the child has saved to a file. A database that fails in this very moment is
-    waited for: it may have the run whole.
-
-    Raises:
-        MeasurementFailed: somebody deleted the run.
-        StoreFailed: the database does not come back.
-    """
-    if saved := find_saved(store, run_id):
-        return *saved, False
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            if store.run(run_id).status == "running":  # killed before it could say how it ended
-                mark_interrupted(store, run_id)
-            return store.run(run_id), store.observations(run_id), True
-        except UnknownName:
-            raise MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
-        except StoreFailed as error:
-            if time.monotonic() > deadline:
-                raise StoreFailed(
-                    f"run {run_id} has ended, but cannot be read: {error}; "
-                    f"pinscope runs show {run_id} shows it when that has passed"
-                ) from None
-            time.sleep(0.5)
 
 
 def record(

@@ -7,15 +7,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from pinscope.analysis.read_rows import Row
 from pinscope.cli.main import Name, Tags, duration, option, output_option
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
@@ -27,139 +26,14 @@ from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
 from pinscope.runner.traced_program import check_program
 from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, trace_program, write_traces
+from pinscope.runner.with_waits import WaitRuns
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
-from pinscope.text import quoted
-from pinscope.tracing.sites import REPEATED, Seen, seen_in
+from pinscope.tracing.limits import Threshold, exceeded, parse_threshold
+from pinscope.tracing.sites import seen_in
 from pinscope.tracing.spool import Scope
-from pinscope.tracing.trace.failed_calls import UNNOTICED, alarming, failed_line
-from pinscope.tracing.trace.unrecorded import children_words, unseen_words
-from pinscope.units import format_bytes, format_seconds, format_share, parse_bytes, parse_seconds, parse_share
-
-Figure = Literal["error", "pageable", "held", "idle"]
-_FIGURES: Mapping[Figure, tuple[str, str, str]] = {
-    "error": ("count", "returned an error", "error"),
-    "pageable": (
-        "bytes",
-        "were copied from or to pageable memory",
-        "pageable, or pageable=SIZE such as pageable=100MiB",
-    ),
-    "held": ("call_seconds", "the CPU was held", "held=PERCENT or held=DURATION, such as held=5% or held=0.5s"),
-    "idle": ("idle_seconds", "GPU compute stood idle", "idle=PERCENT or idle=DURATION, such as idle=5% or idle=0.5s"),
-}
-"""Figure → the value of a line that it sums, what that is, and how its limit is written."""
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """The most that one figure of a trace may be.
-
-    Attributes:
-        figure: ``error`` (calls of CUDA that failed), ``pageable`` (bytes of lines with pageable copies above 64 KiB),
-            ``held`` (seconds for which these copies held the CPU) or ``idle`` (seconds for which GPU compute stood idle
-            for them).
-        most: in bytes or seconds, or as a share of the time from the first copy of those lines that copy again and
-            again; where none does, from the first copy or kernel.
-        is_share: which of them.
-        text: as it was written.
-    """
-
-    figure: Figure
-    most: float
-    is_share: bool
-    text: str
-
-    def exceeded(self, seen: Seen) -> str | None:
-        """By what the trace exceeds it, one line; ``None`` if it does not."""
-        field, measure, _ = _FIGURES[self.figure]
-        if self.figure == "error":
-            return self._failed(alarming(seen))
-        amount = float(sum(site.row[field] or 0 for site in seen.pageable))
-        again = [seen.seconds_from_first(site.row) for site in seen.pageable if site.row["count"] >= REPEATED]
-        whole = max(again, default=seen.seconds)
-        if not seen.pageable or amount <= (self.most * whole if self.is_share else self.most):
-            return None
-        if self.figure == "pageable":
-            what = f"{format_bytes(amount)} {measure}"
-        else:
-            share = f", {format_share(amount / whole)} of {format_seconds(whole)}" if whole else ""
-            what = f"{measure} {format_seconds(amount)} for pageable copies{share}"
-        return f"--fail-on {self.text}: {what} ({seen.pageable[0].name}{_and_more(len(seen.pageable) - 1)})"
-
-    def _failed(self, rows: Sequence[Row]) -> str | None:
-        if not rows:
-            return None
-        count, first = sum(row["count"] for row in rows), rows[0]
-        calls = "a call of CUDA" if count == 1 else f"{count:,} calls of CUDA"
-        where = f"{failed_line(first)}: {first['call']}, {first['error']}"
-        return f"--fail-on error: {calls} returned an error ({where}{_and_more(len(rows) - 1)})"
-
-
-def _and_more(lines: int) -> str:
-    return f" and {lines:,} more line{'s' if lines > 1 else ''}" if lines else ""
-
-
-def parse_threshold(text: str) -> Threshold:
-    """A threshold as the command line has it. A number but 0 needs its unit: ``idle=5``, written for ``idle=5%``, would
-    be a check that never fails.
-
-    Raises:
-        InvalidParameter: it is none; the message says what there is.
-    """
-    name, given, amount = (part.strip() for part in text.partition("="))
-    figure = next((known for known in _FIGURES if known == name), None)
-    if figure is None:
-        forms = "; ".join(form for _, _, form in _FIGURES.values())
-        raise InvalidParameter(f"--fail-on {quoted(text)}: the limits are {forms}")
-    if figure == "error":
-        if given:
-            raise _refused(text, "has an amount", figure)
-        return Threshold(figure, 0.0, False, name)
-    is_share = figure != "pageable" and amount.endswith("%")
-    parse = parse_bytes if figure == "pageable" else parse_share if is_share else parse_seconds
-    try:
-        most = 0.0 if figure == "pageable" and not given else parse(amount)
-    except InvalidParameter:
-        raise _refused(text, f"has no {'size' if figure == 'pageable' else 'percentage or duration'}", figure) from None
-    if most and not (is_share or amount[-1].isalpha()):
-        raise _refused(text, "has no unit", figure)
-    if most < 0:
-        raise InvalidParameter(f"--fail-on {quoted(text)}: the limit must be 0 or more")
-    return Threshold(figure, most, is_share, text.replace(" ", ""))
-
-
-def _refused(text: str, why: str, figure: Figure) -> InvalidParameter:
-    return InvalidParameter(f"--fail-on {quoted(text)} {why}: write {_FIGURES[figure][2]}")
-
-
-def exceeded(seen: Seen, thresholds: Sequence[Threshold], *, allow_unseen: bool = False) -> Iterator[str]:
-    """A line for each threshold that a trace exceeds, and one if that cannot be known.
-
-    Args:
-        seen: the trace.
-        thresholds: what is checked.
-        allow_unseen: children that were too brief to be looked at are taken not to have copied.
-    """
-    yield from filter(None, (threshold.exceeded(seen) for threshold in thresholds))
-    if thresholds and (missing := children_words(seen)):
-        yield f"--fail-on: not recorded: {missing}"
-    if thresholds and not allow_unseen and (brief := unseen_words(seen)):
-        yield f"--fail-on: {brief} whether they use CUDA; --allow-unseen lets them pass"
-    asks_errors = any(threshold.figure == "error" for threshold in thresholds)
-    if asks_errors and seen.program and seen.program["failed_calls"] is None:
-        yield f"--fail-on error: {UNNOTICED}"
-    lost = seen.program["lost_bytes"] if seen.program else 0
-    if thresholds and lost:
-        yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
-    if any(threshold.figure == "idle" for threshold in thresholds) and any(
-        site.row["idle_seconds"] is None for site in seen.pageable
-    ):
-        yield "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
-    if thresholds and seen.program and seen.program["sites_left_out"] and len(seen.pageable) == len(seen.sites):
-        yield "--fail-on: the program copies in more lines than are kept, so that pageable copies may be missing"
-
 
 LONGEST_DAYS = 30
 """Of a wait before the recording, and of the recording."""
@@ -222,10 +96,12 @@ def trace(
         list[str] | None,
         option(
             "CHANGE",
-            "Run the program a second time, with lines really copying "
-            "from pinned memory, and measure what that saves. pin: every line that copies pieces above 64 KiB "
+            "Run the program a second time, changed. pin: with lines really copying "
+            "from pinned memory, which measures what that saves: every line that copies pieces above 64 KiB "
             "from pageable memory more than once, and each DataLoader; pin:FILE:LINE: this line, and the "
-            "DataLoader that is made on it or looped over in its function. May be given several times.",
+            "DataLoader that is made on it or looped over in its function. wait: with a wait behind each asynchronous "
+            "copy, or wait:FILE:LINE; other output, on stdout or of arrays that the program saves or names by "
+            "pinscope.check, proves that data was used too early. May be given several times.",
             "--what-if",
         ),
     ] = None,
@@ -261,11 +137,13 @@ def trace(
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
+        traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
         if request is None:
-            compared = Compared(trace_program(store, command, environment, scope, labels=labels))
+            compared = Compared(traced_as())
+        elif request.change == "wait":
+            compared = WaitRuns(store, traced_as, complain).compare(request.lines)
         else:
-            traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
-            compared = run_twice(traced_as, request, environment, complain)
+            compared = run_twice(traced_as, request.lines, environment, complain)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)
     traced = compared.before

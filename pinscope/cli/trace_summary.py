@@ -23,7 +23,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import reconcile
+from pinscope.runner.jobs import new_id, reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, what_if_command, write_traces
 from pinscope.store.safe_writer import saved_line
@@ -36,6 +36,7 @@ from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings
+from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
 from pinscope.tracing.trace.reading import TraceParams
 from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
@@ -176,16 +177,21 @@ def print_what_if(compared: Compared) -> None:
         return
     document = open_document(compared.second.run, compared.second.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)
-    what = what_if_in(document.run, seen_in(document.run, rows), rows)
-    if what is None:
+    seen = seen_in(document.run, rows)
+    what, waited = what_if_in(document.run, seen, rows), waited_in(document.run, seen, rows)
+    if what is not None:
+        verdict, tables, said = what_if_verdict(what), what_if_tables(what), what_if_findings(what)
+    elif waited is not None:
+        verdict, tables, said = waited_verdict(waited), waited_tables(waited), waited_findings(waited)
+    else:
         return
     with redirect_stdout(sys.stderr):
         print_line()
-        print_prose(f"pinscope: {one_line(what_if_verdict(what))}", style="bold")
-        for table in what_if_tables(what):
+        print_prose(f"pinscope: {one_line(verdict)}", style="bold")
+        for table in tables:
             if table.rows:
                 print_reading_table(table)
-        _print_titles(what_if_findings(what))
+        _print_titles(said)
         first, second = compared.before.run.id, compared.second.run.id
         print_line(f"Run {second}. Next:\n  pinscope runs show {second}")
         print_line(f"  pinscope report {first} {second} -o report.html")
@@ -248,7 +254,9 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
-        answer = {"spool": SpoolFolder.of(folder.stat(), str(path)).handover, "library": setup["library"]}
+        run_id = new_id()
+        handover = SpoolFolder.of(folder.stat(), str(path)).handover
+        answer = {"spool": handover, "library": setup["library"], "run": run_id}
         sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the program reads to the end
@@ -257,7 +265,8 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
             program=tuple(what["program"]), part=what["name"], stacks=scope.stacks, children=False, **rates
         )
         begun_ns = _begun_ns(spool, what["pid"])
-        tracing = Tracing(store, new_run(params, environment), kept, scope, lambda _: ())
+        run = new_run(params, environment).model_copy(update={"id": run_id})
+        tracing = Tracing(store, run, kept, scope, lambda _: ())
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 
+import pinscope
 from pinscope.analysis.read_rows import Kind
 from pinscope.analysis.texts import Texts
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
@@ -337,6 +338,42 @@ def _parameters(params: type[Inputs]) -> str:
         meaning = f"{parameter.description} {parameter.takes}"
         lines.append(_row((f"`{parameter.name}`", meaning, full, quick if quick != full else "")))
     return "\n".join(lines)
+
+
+def python_reference() -> str:
+    """What ``import pinscope`` offers, as Markdown: functions with what they take, classes with what they have."""
+    return "\n\n".join(_python_section(name) for name in pinscope.__all__ if name != "__version__")
+
+
+def _python_section(name: str) -> str:
+    offered = getattr(pinscope, name)
+    if inspect.isclass(offered):
+        bases = [base for base in reversed(offered.__mro__) if base.__module__.startswith("pinscope")]
+        own = {
+            key: value for base in bases for key, value in sorted(vars(base).items()) if key[0] != "_" and value.__doc__
+        }
+        title = name
+        parts = [_words(offered), *(f"{name}.{_call(key, value)}\n{_words(value)}" for key, value in own.items())]
+    else:
+        function = offered if inspect.isfunction(offered) else type(offered).__call__  # a room that may be called
+        title, parts = f"{name}()", [f"{_call(name, function)}\n{_words(function)}"]
+    text = "\n\n".join(parts)
+    return f"## pinscope.{title}\n\n```text\n{text}\n```"
+
+
+def _call(name: str, offered: Any) -> str:
+    """How it is called; of what is only read its name."""
+    if not inspect.isfunction(offered):
+        return name
+    signature = inspect.signature(offered)
+    taken = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in taken]
+    return f"{name}{signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)}"
+
+
+def _words(offered: Any) -> str:
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", inspect.getdoc(offered) or "")
+    return textwrap.indent(text.replace("``", ""), "  ")
 
 
 def command_reference(root: Any) -> str:

@@ -24,6 +24,7 @@ from pinscope.manual.reference import (
     findings_reference,
     json_reference,
     metrics_reference,
+    python_reference,
     recordings_table,
 )
 from pinscope.text import quoted
@@ -44,7 +45,15 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "pinned-arrays",
     ),
     "Experiments": (),
-    "Reference": ("reference/cli", "reference/json", "reference/findings", "reference/metrics", "settings"),
+    "Reference": (
+        "python",
+        "reference/python",
+        "reference/cli",
+        "reference/json",
+        "reference/findings",
+        "reference/metrics",
+        "settings",
+    ),
     "Background": ("claims", "claims-table", "cost", "safety", "promises", "architecture"),
 }
 """Headings of the navigation → the pages below each. The experiments' pages are those of the registry."""
@@ -107,6 +116,7 @@ class Site:
             "json": json_reference,
             "findings": findings_reference,
             "metrics": metrics_reference,
+            "python": python_reference,
             "experiments": experiments_table,
             "recordings": recordings_table,
             "precision": lambda: f"{PLUS_MINUS} {OTHER_HOSTS}\n\n{_DRIFTS}",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator
 
 from pinscope.analysis.models import ENTRY_BYTES
-from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, USUAL, WORTH_IT, Recipe, Recommended
+from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, USUAL, WORTH_IT, Recipe, Recommended, is_near
 from pinscope.analysis.rules import RAM_NOTE, SAFE_SHARE, TABLES_CRITICAL, page_table_severity, rounded_up
 from pinscope.experiments.registration.reading import WAYS
 from pinscope.lab.harness import CONTEXT_BYTES, SAFE_DEVICE_SHARE, binding_limit, safe_pinned_bytes
@@ -25,8 +25,6 @@ from pinscope.units import exact_bytes, format_bytes, format_share
 
 ONE_REGISTRATION_BYTES = 512 * 2**30
 """One registration of this much or more overflows in drivers of the 580 series (public reports)."""
-FAR = 16
-"""A pace says nothing of amounts so many times what was measured: at 4 KiB the strategies' order is reversed."""
 THIS_HOST = "this host"
 Through = Literal["any", "cuda", "pytorch", "cupy"]
 ROUNDING: Mapping[Through, str] = {"pytorch": "PyTorch", "cupy": "CuPy"}
@@ -224,7 +222,7 @@ def make_plan(demand: Demand, prices: Prices, budget: HostBudget) -> Plan:
 
 def _near(demand: Demand, pace: Pace) -> bool:
     """Whether a pace tells of what each process pins, and of all of them at once."""
-    return demand.pinned_bytes * FAR >= pace.measured_bytes and demand.total_bytes <= FAR * pace.measured_bytes
+    return is_near(demand.pinned_bytes, pace.measured_bytes) and is_near(demand.total_bytes, pace.measured_bytes)
 
 
 def _possible(strategy: str, demand: Demand, budget: HostBudget) -> bool:

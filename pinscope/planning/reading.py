@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.analysis.pinning_strategy import (
@@ -16,6 +16,7 @@ from pinscope.analysis.pinning_strategy import (
     Recipe,
 )
 from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
+from pinscope.errors import InvalidParameter
 from pinscope.planning.engines import engines_table
 from pinscope.planning.plan import (
     LEVEL_WORDS,
@@ -23,7 +24,10 @@ from pinscope.planning.plan import (
     ROUNDING,
     Demand,
     Plan,
+    PlanParams,
     Sharing,
+    host_and_prices,
+    plan_for,
     safety_of,
     why_elsewhere,
 )
@@ -33,6 +37,8 @@ from pinscope.units import format_about, format_bytes, format_duration, format_s
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
+    from pinscope.records.environment import Environment
+    from pinscope.store.store import Store
 
 CUPY_ADVICE = (
     "Pin one buffer with pinscope.pinned_empty, which does not round so, or switch CuPy's pool of pinned memory off: "
@@ -45,6 +51,22 @@ SOURCE_WORDS: Mapping[Source, str] = {
     "recorded": "recorded on another machine",
     "assumed": "assumed",
 }
+
+
+def plan_as_stated(stated: Mapping[str, Any], store: Store, environment: Environment) -> tuple[Plan, Reading]:
+    """The plan for this machine, or another one that is stated, and what follows; of the options ``None`` is not given.
+
+    Raises:
+        InvalidParameter: an option that makes no sense, or not one amount.
+        StoreFailed: the database cannot be read.
+    """
+    given = {name: value for name, value in stated.items() if value is not None}
+    if ("pinned" in given) == ("pinned_total" in given):
+        raise InvalidParameter("give pinned, for each process, or pinned_total, their sum: one of the two")
+    params = PlanParams().with_overrides(given)  # bad input is refused before the database is opened
+    host, prices = host_and_prices(params, store, environment)
+    plan = plan_for(params.on(host, prices.recorded), prices, host)
+    return plan, read_plan(plan)
 
 
 def read_plan(plan: Plan) -> Reading:

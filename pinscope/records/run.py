@@ -5,22 +5,15 @@ Raw values are kept; statistics, verdicts and findings are derived.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, computed_field, model_validator
 
-from pinscope.records.answer import AnswerFields
 from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
-from pinscope.records.children import ChildFields
 from pinscope.records.environment import Device, Environment
-from pinscope.records.failed_call import FailedCall
-from pinscope.records.host_calls import Count, HostCallFields, Seconds
-from pinscope.records.host_memory import HostMemoryFields
 from pinscope.records.labels import LabelFields
-from pinscope.records.second_run import SecondRunFields
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -287,156 +280,6 @@ def parse_run(fields: Mapping[str, Any]) -> Run:
     """
     kind = fields.get("kind", "timeline" if fields.get("lab") == "live" else "experiment")
     return (_KINDS.get(kind, Run) if isinstance(kind, str) else Run).model_validate(fields)
-
-
-TraceRowKind = Literal[
-    "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
-    "size", "migration", "before", "line_before", "redirected",
-]  # fmt: skip
-CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
-CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
-
-LARGE_BYTES = 64 * 1024
-"""Pageable copies of more than this are staged and hold the CPU; of smaller ones CUDA keeps the data itself (CUDA
-driver API, "API synchronization behavior")."""
-WAITS = re.compile(r"(Device|Stream|Event|Thread|Ctx)Synchronize|Memcpy(?!\w*Async)")
-"""In the names of CUDA's functions that return when the GPU has done what was asked of it."""
-TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
-    "program": ("seconds", "copies", "kernels"),
-    "process": ("process", "copies", "kernels"),
-    "unrecorded": ("process", "child"),
-    "device": ("device", "busy_seconds", "kernels"),
-    "failed_call": ("call", "error", "error_name", "count", "file", "line"),
-    "site": ("number", "direction", "source", "target", "count", "bytes", "median_bytes", "file", "line"),
-    "allocation": ("call", "count", "bytes", "call_seconds", "left_count", "left_bytes", "file", "line"),
-    "synchronisation": ("call", "count", "call_seconds", "idle_seconds", "file", "line"),
-    "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
-    "size": ("direction", "most_bytes", "count", "bytes"),
-    "migration": ("count", "to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
-    "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
-    "line_before": ("count", "bytes", "call_seconds", "file", "line"),
-    "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
-}
-"""Kind of row → fields that each of them has."""
-
-
-class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, Observation):
-    """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
-    ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
-
-    kind: TraceRowKind
-    """``program``, ``process`` (of several recorded ones), ``unrecorded``, ``device`` (a GPU, as one sees it),
-    ``failed_call`` (calls on one line that returned the same error, the earliest first), ``site`` (copies of one line
-    between the same kinds of memory), ``allocation`` (pinned memory that a line allocated or registered),
-    ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not asynchronous),
-    ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed memory that
-    moved because a line touched them) or ``size`` (copies of one size). In a second run with lines pinned by
-    ``--what-if`` also ``before`` (the first run, and the copies of these lines in it), ``line_before`` (those of one of
-    the lines) and ``redirected`` (copies of a line that went through pinned buffers)."""
-    # The program:
-    seconds: Seconds | None = None
-    """From its start, with the recorder in it, to its end; of a process that was killed: not known."""
-    active_seconds: Seconds | None = None
-    """From the beginning of the first copy or kernel to the end of the last: without imports and set-up."""
-    recorded_seconds: Seconds | None = None
-    """How long of it was recorded, where a part of it was asked for."""
-    exit_code: int | None = None
-    """With which it ended; below 0: the signal that killed it. Not there where it was a part of a program."""
-    copies: Count | None = None
-    """How many were recorded."""
-    unfinished: Count | None = None
-    """Copies of them whose end was not recorded: they ran when the program died."""
-    lost_bytes: Count | None = None
-    """Of CUPTI's records, which could not be read."""
-    sites_left_out: Count | None = None
-    """How many sites have no row: there are more than are kept."""
-    # Of all rows but the program's, where several processes were recorded:
-    process: Count | None = None
-    """Its id."""
-    rank: Count | None = None
-    """Among the processes of a job: RANK, or LOCAL_RANK, of its environment."""
-    # A device, and the program:
-    device: int | None = None
-    """Index of the GPU, as the program sees it."""
-    kernels: Count | None = None
-    """How many ran."""
-    busy_seconds: Seconds | None = None
-    """In which at least one kernel ran."""
-    # A line of the program:
-    file: str | None = None
-    """File of the innermost frame of the program's own code; empty: a native thread made the call."""
-    line: Count | None = None
-    """Its line."""
-    function: str | None = None
-    """Its function."""
-    source_line: str | None = None
-    """Text of the line, as the file had it when the line first made a call."""
-    stack: str | None = None
-    """The frames of the first such call, innermost first, one on each line."""
-    call: str | None = None
-    """Function of CUDA's driver that was called, mostly by one of the runtime."""
-    ranges: str | None = None
-    """Names of the ranges, of NVTX or pinscope.trace, that were innermost at the calls: those of the most bytes or
-    calls, at most three."""
-    count: Count | None = None
-    """Copies, allocations, waits, calls or moves of pages."""
-    call_seconds: Seconds | None = None
-    """How long the calls held the CPU, together. Where graphs copy, the launches are the calls."""
-    idle_seconds: Seconds | None = None
-    """Of copies: how long the GPU's compute stood idle while they were issued and ran. Of waits: from their end until
-    the next kernel began, without what counts for copies. Of calls of libraries: how long all GPUs stood idle beside
-    the driver's calls within. No moment is counted twice."""
-    first_seconds: Seconds | None = None
-    """When the first of them began, from the first copy or kernel of its process on; of a first run, that of the lines
-    that were pinned in the second."""
-    # Copies:
-    launch_idle_seconds: Seconds | None = None
-    """Of large pageable ones: idle compute behind them while the next kernels were issued, which the program could have
-    done during the copy; at most as long as compute was busy while the calls held the CPU."""
-    number: Count | None = None
-    """Of the site, as the attachments name it."""
-    direction: CopyDirection | None = None
-    """``h2d``, ``d2h``, ``d2d``, ``h2h``, ``p2p`` or ``other``."""
-    source: CopyMemory | None = None
-    """Kind of memory that is read, as CUPTI says it: registered memory is ``pinned``."""
-    target: CopyMemory | None = None
-    """Kind of memory that is written."""
-    bytes: Count | None = None
-    """Copied, or allocated, together."""
-    median_bytes: Seconds | None = None
-    """Of one copy."""
-    largest_bytes: Count | None = None
-    """Of one copy."""
-    large_count: Count | None = None
-    """Copies of more than :data:`LARGE_BYTES`."""
-    copy_seconds: Seconds | None = None
-    """How long the transfers took, together."""
-    # Allocations:
-    left_count: Count | None = None
-    """How many were still there at the end."""
-    left_bytes: Count | None = None
-    """How much was still there at the end."""
-    held_bytes: Count | None = None
-    """Of the pages that the allocations reach into, together: memory is locked in whole pages."""
-    peak_bytes: Count | None = None
-    """The most that was there at once; of the program, of all pinned memory together."""
-    # Waits:
-    longest_idle_seconds: Seconds | None = None
-    """The longest time for which compute stood idle behind one of them."""
-    after_async_count: Count | None = None
-    """Waits that began while an asynchronous copy still ran, which they held the CPU for."""
-
-    def needs(self) -> tuple[str, Iterable[str]]:
-        """What rows of its kind have."""
-        return f"a row of kind {self.kind}", TRACE_NEEDED[self.kind]
-
-
-def copies_large_from_or_to(row: TraceRow | Mapping[str, Any], memory: CopyMemory) -> bool:
-    """Whether a site has large copies between a GPU and this kind of host memory."""
-    if isinstance(row, TraceRow):
-        row = row.model_dump(include={"direction", "source", "target", "large_count"})
-    over_the_link = row["direction"] in ("h2d", "d2h")
-    return bool(over_the_link and memory in (row["source"], row["target"]) and row["large_count"])
 
 
 Severity = Literal["good", "note", "warning", "critical"]

@@ -1,4 +1,4 @@
-"""What a trace keeps of a second run of the program, with lines pinned."""
+"""What a trace keeps of a second run of the program, with lines pinned or waited for."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ class SecondRunFields(Record):
     reason: str | None = None
     """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
     what was done to the data on the CPU."""
+    # With a wait behind asynchronous copies:
+    needed: bool | None = None
+    """Whether the output differs where this line alone is not waited for; not there where that was not tried."""
+    output: str | None = None
+    """What differs: ``stdout``, ``the exit code``, the name of a ``pinscope.check``, or the function that saved;
+    ``count`` is the number of the first such array that differs, 0 where their number does."""
+    same_twice: bool | None = None
+    """Whether two runs with waits gave the same."""
+    arrays: Count | None = None
+    """How many lines of the first run saved or named arrays."""

@@ -117,34 +117,28 @@ def same_words(comparison: Comparison) -> str:
     """What both machines have in common: the first of it by name, of the rest how many."""
     same = comparison.machines.same
     named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
-    more = len(same) - len(named)
     unknown = len(comparison.machines.unknown)
-    return "; ".join(
-        filter(
-            None,
-            (
-                f"The same: {', '.join(named)} and {more} more" if named else "",
-                f"not recorded on one side: {unknown}" if unknown else "",
-            ),
-        )
-    )
+    words = f"The same: {', '.join(named)} and {len(same) - len(named)} more"
+    return words + (f"; not recorded on one side: {unknown}" if unknown else "")
 
 
-def cells_table(comparison: Comparison, title: str, cells: Iterable[ComparedCell]) -> Table:
-    """Cells as they stand on both sides, what costs most first."""
+def cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell]) -> Table:
+    """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title."""
     a, b = comparison.a.name, comparison.b.name
-    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval"), "text")
+    figures = list(dict.fromkeys(cell.value.title for cell in cells))
+    several = ("figure",) if len(figures) > 1 else ()
     rows = [
         (
             cell.words or "all",
-            cell.value.title,
+            *([cell.value.title] if several else []),
             *(_pooled(side, cell.value.unit) for side in (cell.a, cell.b)),
-            f"{format_change(cell.ratio)} {cell.verdict_words}",
+            f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
         for cell in cells
     ]
-    return table(title, columns, rows)
+    heading = title if several or not figures else f"{title}: {figures[0]}"
+    return table(heading, dict.fromkeys(("cell", *several, a, b, "change", "interval"), "text"), rows)
 
 
 def _pooled(figure: Pooled, unit: str) -> str:
@@ -198,9 +192,8 @@ def _is_experiment(comparison: Comparison) -> bool:
 def side_words(side: Side) -> str:
     """Which runs a side is, where and when they were made."""
     runs = [measured.run for measured in side.runs]
-    ids = ", ".join(run.id for run in runs[:MOST_IDS]) + (
-        f" and {len(runs) - MOST_IDS} more" if len(runs) > MOST_IDS else ""
-    )
+    ids = ", ".join(run.name or run.id for run in runs[:MOST_IDS])
+    ids += f" and {len(runs) - MOST_IDS} more" if len(runs) > MOST_IDS else ""
     places = ", ".join(dict.fromkeys(map(place, runs)))
     made = sorted(run.created_at for run in runs)
     days = dict.fromkeys(f"{moment:%Y-%m-%d %H:%M}" for moment in (made[0], made[-1]))

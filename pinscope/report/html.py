@@ -38,10 +38,11 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def render_html(documents: Sequence[Document]) -> bytes:
-    """The page, UTF-8; several runs stand one after the other."""
+def render_html(documents: Sequence[Document], with_rows: bool = True) -> bytes:
+    """The page, UTF-8; several runs stand one after the other. ``with_rows``: with all observations to take out."""
     return _page(
         "report.html.jinja",
+        with_rows=with_rows,
         documents=documents,
         environment_facts=environment_facts,
         raw_data=lambda document: _packed(json_pieces([document])),

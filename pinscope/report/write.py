@@ -7,26 +7,20 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pinscope.analysis.cells import frame
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, PathExists
-from pinscope.experiments.registry import cells_of, read_run
 from pinscope.records.base import FIELD_NAMES
-from pinscope.records.run import Finding, Reading, Run
+from pinscope.records.run import Finding, Reading
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pinscope.planning.plan import Plan
     from pinscope.report.facts import Document
 
@@ -87,49 +81,6 @@ def known_suffix(path: Path) -> str:
     if not fitting:
         raise BadInput(f"{path.name}: the suffix tells the format; there are: {', '.join(SUFFIXES)}")
     return max(fitting, key=len)
-
-
-@dataclass(frozen=True)
-class OpenedRun:
-    """A run and what follows from it, made when it is asked for.
-
-    Attributes:
-        run: its record: environment, parameters, status.
-        observations: its rows as stored, in the order measured.
-    """
-
-    run: Run
-    observations: Sequence[Row]
-
-    @cached_property
-    def rows(self) -> pd.DataFrame:
-        """Every observation, warm-ups too, a column a field."""
-        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
-
-        return pd.DataFrame.from_records(list(self.observations))
-
-    @cached_property
-    def cells(self) -> pd.DataFrame:
-        """All counted observations of one combination of labels in a row: see :func:`~pinscope.analysis.cells.frame`.
-
-        Raises:
-            BadInput: the run is a timeline or a trace, or its rows make no sense.
-        """
-        return frame(cells_of(self.run, self.observations))
-
-    @cached_property
-    def reading(self) -> Reading:
-        """Verdict, headline, tables and findings."""
-        return read_run(self.run, self.observations)
-
-
-def open_run(run_id: str) -> OpenedRun:
-    """The run of that id: see :func:`pinscope.open_run`."""
-    from pinscope.store.store import Store  # noqa: PLC0415 - SQLAlchemy, which a live view needs not wait for
-
-    with Store() as store:
-        run = store.run(run_id)
-        return OpenedRun(run, list(store.observations(run.id)))
 
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")

@@ -36,8 +36,9 @@ from pinscope.probes.environment import cupy_problem, machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
-from pinscope.store.safe_writer import bring_in
+from pinscope.store.safe_writer import bring_in, find_saved
 from pinscope.store.store import Store
+from pinscope.store.tables import StoredRow
 from pinscope.text import quoted
 
 GRACE_SECONDS = 5.0
@@ -46,6 +47,8 @@ UNBORN_SECONDS = 60.0
 """A run that has had no child for so long will get none: the process that was to start it is gone."""
 LOADING_SECONDS = 30.0
 """How long workers are waited for that do not come to an end of loading."""
+PATIENCE_SECONDS = 15.0
+"""How long a database may be away when a run has ended, until its result is not given."""
 SILENT_SECONDS = 60.0
 """A child in another container that has stored no progress for so long has ended; it stores some every 2 s."""
 
@@ -263,6 +266,35 @@ def start(store: Store, run: ExperimentRun, worker: Worker | None = None) -> Job
     _hand_over(job.child, run.model_dump_json().encode())
     _started.append(job)
     return job
+
+
+def ended_run(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool]:
+    """A run whose child has ended, its observations, and whether the database has them.
+
+    What the database did not take, the child has saved to a file. A database that fails in this very moment is
+    waited for: it may have the run whole.
+
+    Raises:
+        MeasurementFailed: somebody deleted the run.
+        StoreFailed: the database does not come back.
+    """
+    if saved := find_saved(store, run_id):
+        return *saved, False
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            if store.run(run_id).status == "running":  # killed before it could say how it ended
+                mark_interrupted(store, run_id)
+            return store.run(run_id), store.observations(run_id), True
+        except UnknownName:
+            raise MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
+        except StoreFailed as error:
+            if time.monotonic() > deadline:
+                raise StoreFailed(
+                    f"run {run_id} has ended, but cannot be read: {error}; "
+                    f"pinscope runs show {run_id} shows it when that has passed"
+                ) from None
+            time.sleep(0.5)
 
 
 def cancel(store: Store, run_id: str) -> None:

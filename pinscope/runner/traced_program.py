@@ -24,7 +24,7 @@ from pinscope.errors import BadInput, NoDevice, NotPossible
 from pinscope.isolation import bare_command, command, open_command
 from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.environment import Extra, install_command
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
 from pinscope.runner.children import Children
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import Ended
@@ -84,6 +84,8 @@ class Variant:
     Attributes:
         stdin, stdout, stderr: descriptors that it gets; ``None``: ours.
         redirect: what is copied from pinned memory instead, for :mod:`pinscope.tracing.redirect`.
+        waits: lines behind whose asynchronous copies it waits, for :mod:`pinscope.tracing.waits`.
+        checks: keep the sums of the arrays that it saves or names, for :mod:`pinscope.tracing.checks`.
         params: further parameters of the trace.
         rows: further rows of the trace, from its spool, once the program has ended.
     """
@@ -92,6 +94,8 @@ class Variant:
     stdout: int | None = None
     stderr: int | None = None
     redirect: Mapping[str, Any] | None = None
+    waits: Sequence[tuple[str, int]] | None = None
+    checks: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
     rows: Callable[[Path], Iterable[TraceRow]] = lambda _: ()
 
@@ -263,7 +267,7 @@ def run_program(
         NotPossible: another profiler is attached, or CUPTI refuses; the program was not started.
     """
     begun = time.time_ns()
-    spool = make_spool(folder, setup, scope, begun, variant.redirect)
+    spool = make_spool(folder, setup, scope, begun, variant)
     handover = SpoolFolder.of(folder.stat(), str(path)).handover
     closed = [number for number, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if stream is None]
     with _ended_with_this(path.parent) as watched:
@@ -337,7 +341,7 @@ def _ended_with_this(folder: Path) -> Iterator[Callable[[int], None]]:
 
 
 def make_spool(
-    folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: int, redirect: Mapping[str, Any] | None = None
+    folder: Path, setup: Mapping[str, Any], scope: Scope, begun_ns: int, variant: Variant = AS_IT_IS
 ) -> Spool:
     """A spool with all that a recorder must know.
 
@@ -346,9 +350,10 @@ def make_spool(
         setup: of :func:`ask_cupti`.
         scope: what is recorded.
         begun_ns: from when on the scope counts its seconds.
-        redirect: of :class:`Variant`.
+        variant: how the program is run.
     """
-    config = {**setup, "libraries": library_folders(), "redirect": redirect, **scope.config(begun_ns)}
+    changes = {"redirect": variant.redirect, "waits": variant.waits, "checks": variant.checks}
+    config = {**setup, "libraries": library_folders(), **changes, **scope.config(begun_ns)}
     del config["library"]  # code is loaded from no path that a file names
     (folder / "config.part").write_text(json.dumps(config), "ascii")
     (folder / "config.part").rename(folder / "config.json")  # a short part may be over before anything else is done

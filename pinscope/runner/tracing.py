@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NamedTuple, Self
 
 from pinscope.errors import BadInput, NotPossible, PinScopeError
 from pinscope.experiments.bandwidth.reading import Copies
@@ -27,7 +27,8 @@ from pinscope.experiments.scatter.reading import Scatter
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.labels import NO_LABELS
-from pinscope.records.run import LARGE_BYTES, ExperimentRun, Progress, Run, TraceRow, TraceRun
+from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import (
     AS_IT_IS,
@@ -329,16 +330,29 @@ PINNED_BATCHES = "the DataLoader that it iterates over pinned its batches"
 LEFT_BATCHES = "the DataLoader that it iterates over left {:,} parts of its batches as they are: {}"
 LINGER_SECONDS = 2.0
 """After the program's end its stdout is read for so long at most: a child of it may hold it open."""
-_ALLOWED = "--what-if takes pin, or pin:FILE:LINE such as pin:train.py:33"
+_CHANGES = {"pin", "wait"}
+_ALLOWED = "--what-if takes pin or wait, or with a line, such as pin:train.py:33"
 
 
 Lines = Sequence[tuple[str, int]]
 """Files, without links, and lines in them."""
 
 
-def parse_request(texts: Sequence[str], script: str) -> Lines | None:
-    """The lines that are to be pinned; ``None``: none. Empty: every line that the first run shows to copy large pieces
-    from pageable memory more than once.
+class Request(NamedTuple):
+    """What --what-if asks for.
+
+    Attributes:
+        change: ``pin``, or ``wait`` behind asynchronous copies.
+        lines: where. Empty: of ``pin`` every line that the first run shows to copy large pieces from pageable memory
+            more than once; of ``wait`` every line that copies asynchronously.
+    """
+
+    change: str
+    lines: Lines
+
+
+def parse_request(texts: Sequence[str], script: str) -> Request | None:
+    """What is to be changed; ``None``: nothing.
 
     Args:
         texts: of each option.
@@ -349,10 +363,13 @@ def parse_request(texts: Sequence[str], script: str) -> Lines | None:
     """
     if not texts:
         return None
-    lines = [_parse_line(text, script) for text in texts if text != "pin"]
+    change, *others = sorted({text.partition(":")[0] for text in texts})
+    if others and {change, *others} <= _CHANGES:
+        raise BadInput("--what-if takes either pin or wait: run the command once for each")
+    lines = [_parse_line(text, script) for text in texts if text not in _CHANGES]
     if lines and len(lines) < len(texts):
-        raise BadInput(f"{_ALLOWED}; pin alone means every line")
-    return tuple(dict.fromkeys(lines))
+        raise BadInput(f"{_ALLOWED}; {change} alone means every line")
+    return Request(change, tuple(dict.fromkeys(lines)))
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
@@ -371,7 +388,7 @@ def what_if_command(run: Run, seen: Seen) -> str | None:
 def _parse_line(text: str, script: str) -> tuple[str, int]:
     kind, _, place = text.partition(":")
     file, _, line = place.rpartition(":")
-    if kind != "pin" or not file or not line.isdecimal():
+    if kind not in _CHANGES or not file or not line.isdecimal():
         raise BadInput(f"{_ALLOWED}; not {text!r}")
     folders = (Path(), Path(script).parent)
     path = next((folder / file for folder in folders if (folder / file).is_file()), None)
@@ -421,9 +438,9 @@ def run_twice(
     if before.exit_code or before.run.error:
         return Compared(before, None, "the program did not end well, so it was not run again")
     seen = seen_in(before.run, checked_rows(before.run.experiment, before.rows))
-    chosen = list(dict.fromkeys(wanted or map(_place, _chosen(seen))))
-    sites = [site for site in seen.sites if site.row["direction"] == "h2d" and _place(site) in chosen]
-    named = {_place(site): site.row["file"] for site in sites}
+    chosen = list(dict.fromkeys(wanted or map(place_of_site, _chosen(seen))))
+    sites = [site for site in seen.sites if site.row["direction"] == "h2d" and place_of_site(site) in chosen]
+    named = {place_of_site(site): site.row["file"] for site in sites}
     lines = [(named.get(line, line[0]), line[1]) for line in chosen]
     if not lines:
         return Compared(before, None, "no line copies large pieces from pageable memory more than once: nothing to pin")
@@ -439,11 +456,11 @@ def run_twice(
             params={"what_if": tuple(f"{file}:{line}" for file, line in lines), "what_if_of": before.run.id},
         )
         after = trace(variant)
-        problem = f"with lines pinned {_how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
+        problem = f"with lines pinned {how_it_ended(after.exit_code, stderr)}" if after.exit_code else None
     return Compared(before, after, problem)
 
 
-def _place(site: Site) -> tuple[str, int]:
+def place_of_site(site: Site) -> tuple[str, int]:
     """Its file, without links, and its line."""
     file = site.row["file"]
     return str(Path(file).resolve()) if file else "", site.row["line"]
@@ -466,7 +483,8 @@ def _plan(lines: Sequence[tuple[str, int]], all_loaders: bool, environment: Envi
     }
 
 
-def _how_it_ended(code: int, stderr: IO[bytes]) -> str:
+def how_it_ended(code: int, stderr: IO[bytes]) -> str:
+    """A program that failed, with the last line that it wrote."""
     stderr.seek(0)
     words = stderr.read().decode(errors="replace").strip().splitlines()
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"

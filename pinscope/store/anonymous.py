@@ -141,11 +141,13 @@ _RULES: Mapping[str, Callable[[Pseudonyms, str], str]] = {
     "user": Pseudonyms.user,
     "container": Pseudonyms.container,
     "file": Pseudonyms.file,
+    "copy_file": Pseudonyms.file,
     "stack": Pseudonyms.stack,
     "what_if": Pseudonyms.file_and_line,
+    "waits": Pseudonyms.file_and_line,
 }
 """Field → what stands for its value, or for each of a list of them."""
-_FREE = frozenset({"name", "function", "ranges", "part", "reason", "error"})
+_FREE = frozenset({"name", "function", "ranges", "part", "reason", "error", "output"})
 """Fields whose value may be one word that somebody else chose."""
 
 

@@ -250,6 +250,10 @@ def _begin(handover: str, library: str) -> bool:
 
         start_redirecting(folder, config["redirect"])
     follow_host_calls()  # around what is redirected
+    if config.get("checks"):
+        from pinscope.tracing.checks import Checks  # noqa: PLC0415
+
+        Checks(folder, config["libraries"]).start()
     return True
 
 

@@ -15,8 +15,10 @@ from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
+from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
-from pinscope.tracing.recorder import Recorder, is_of_the_program, newest_recorder
+from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
+from pinscope.tracing.watch_reads import WatchedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 bind(globals())
 
 LARGE_BYTES = 64 * 1024
-"""``records.run.LARGE_BYTES``, which a program that is traced does without."""
+"""``records.trace_row.LARGE_BYTES``, which a program that is traced does without."""
 _clock = time.time_ns
 
 
@@ -42,6 +44,8 @@ def follow_host_calls() -> None:
     _FOLLOWED.append(True)
     for name, change in _CHANGES.items():
         when_imported(name, partial(_change, change))
+    if (recorder := recorder_here()) is None or recorder.waits is None:
+        when_imported("torch", partial(_change, WatchedTensors))
 
 
 def _change(change: Callable[[Any], object], module: ModuleType) -> None:
@@ -63,16 +67,20 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **named: Any) -> Any:
-            recorder = newest_recorder()
-            thread = _thread.get_ident()
-            if not recorder.is_on or thread in _INSIDE or not _answered(is_large, arguments):
+            try:
+                large = is_large(arguments)
+            except Exception as error:
+                if is_of_the_program(error):
+                    raise
+                large = False
+            if not large or (thread := _thread.get_ident()) in _INSIDE or not (recorder := newest_recorder()).is_on:
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
                 before, begun = getrusage(RUSAGE_THREAD), _clock()
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
-                if (described := _answered(describe, arguments, result)) is not None:
+                if (described := answered(describe, arguments, result)) is not None:
                     _note(recorder, name, described, begun, ended, before, after)
                 return result
             finally:
@@ -87,19 +95,9 @@ _INSIDE: set[int] = set()
 """Threads that are in such a call."""
 
 
-def _answered(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
-    try:
-        return ask(*arguments)
-    except Exception as error:
-        if is_of_the_program(error):
-            raise
-        return None
-
-
 def _note(recorder: Recorder, *call: Any) -> None:
     try:
-        recorder.note_host_call(*call)
+        recorder.library_log.note_call(*call)
     except Exception as error:
         if is_of_the_program(error):
             raise
@@ -129,13 +127,16 @@ class _Tensors:
 
     def _is_large(self, arguments: Arguments) -> bool:
         tensor = arguments[0]
-        if type(tensor) not in self._plain or tensor.layout is not self._strided or tensor.nbytes <= LARGE_BYTES:
+        if type(tensor) not in self._plain or tensor.nbytes <= LARGE_BYTES:
             return False
         stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
-        return not (stays and tensor.is_cuda)
+        return tensor.layout is self._strided and not (stays and tensor.is_cuda)
 
     def _is_large_source(self, arguments: Arguments) -> bool:
-        return self._is_large(arguments[1:]) and (arguments[0].is_cpu or arguments[1].is_cpu)
+        source = arguments[1]
+        if type(source) not in self._plain or source.nbytes <= LARGE_BYTES:
+            return False
+        return source.layout is self._strided and (source.is_cpu or arguments[0].is_cpu)
 
     def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return self._between(arguments[0], result)
@@ -175,7 +176,7 @@ class _Tensors:
             flags |= PINNED
         elif _WITH_WORKERS and source.is_shared():
             flags |= RECEIVED
-        return source.nbytes, flags, detail
+        return source.nbytes, flags | loader_flags(source), detail
 
 
 def _conversion(before: Any, after: Any) -> tuple[int, str]:
@@ -189,7 +190,7 @@ _WITH_WORKERS: list[bool] = []
 
 def _follow_loaders(module: Any) -> None:
     """The loop's wait for each batch, in which what its workers send is received."""
-    iterator = module._BaseDataLoaderIter
+    iterator, loaders = module._BaseDataLoaderIter, Loaders(module, _has_large_first)
     original = iterator.__next__
 
     def following(self: Any) -> Any:
@@ -201,6 +202,7 @@ def _follow_loaders(module: Any) -> None:
         ended, after = _clock(), getrusage(RUSAGE_THREAD)
         flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
         _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+        loaders.note(self, batch)
         return batch
 
     iterator.__next__ = following
@@ -264,8 +266,9 @@ def _follow_jax(jax: Any) -> None:
         return sum(each.nbytes for each in jax.tree_util.tree_leaves(data) if isinstance(each, numpy.ndarray))
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
-        del result
-        return host_bytes(arguments[0]), STAGED, ""
+        """Of what arrives: JAX makes numbers of 64 bits shorter."""
+        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)), strict=False)
+        return sum(there.nbytes for here, there in pairs if isinstance(here, numpy.ndarray)), STAGED, ""
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         del arguments

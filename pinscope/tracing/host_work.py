@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.run import LARGE_BYTES
+from pinscope.records.trace_row import LARGE_BYTES
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.stretch import Busy, Times, once
 

@@ -61,7 +61,8 @@ def change_method(kind: type, name: str, around: Callable[[Call], Call]) -> None
         around: gives the new one, which gets the instance first, from the one before.
     """
     original: Call = getattr(kind, name)
-    setattr(kind, name, Changed(functools.wraps(original)(around(original)), original, kind))
+    before = original._method if type(original) is Changed else original  # it is called for less
+    setattr(kind, name, Changed(functools.wraps(original)(around(before)), original, kind))
 
 
 def change_function(module: ModuleType, name: str, around: Callable[[Call], Call]) -> None:

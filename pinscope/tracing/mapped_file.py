@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pinscope.tracing.bound import _thread, bind, os
@@ -137,14 +137,24 @@ none was open); when the call began and ended (0: the place was not used)."""
 HOST_ENTRY = struct.Struct("<6I5q")
 """Of a library's call that moves data of the host: number of its name; thread; stack; range; flags; major page faults;
 when it began and ended; bytes; nanoseconds of the processor; minor page faults."""
+READ_ENTRY = struct.Struct("<3Iq")
+"""Of an asynchronous copy that is watched, and of a call that reads what it copied: correlation id of the copy (0: the
+program was told that the GPU is done); number of the call's name (0: none reads); stack; when."""
 PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
 from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the
 host's memory."""
+LOADER = 8
+"""Above so many bits of the flags: number of the DataLoader whose batch the source is of, from 1 on."""
 RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
 """Names of what a DataLoader's loop does beside the program."""
 CUT = 0
 """Stands for the function of a call that was begun or over while nothing was recorded: nobody knows its line."""
+
+
+_Piece = tuple["ctypes.Array[ctypes.c_char]", Iterator[int], Iterator[int]]
+"""Of a file: its memory; the places of its slots that nobody has taken; and an item for each slot that is not yet
+written but for the last one."""
 
 
 class CallLog:
@@ -157,10 +167,11 @@ class CallLog:
     """
 
     def __init__(self, folder: SpoolFolder, name: str = "calls", entry: struct.Struct = ENTRY) -> None:
-        self._folder, self._name, self._entry = folder, name, entry
-        self._slots = itertools.count()
+        self._folder, self._name = folder, name
+        self._pack: Callable[..., None] = entry.pack_into
+        self._bytes = entry.size
         self._files = itertools.count()
-        self._pieces: list[tuple[ctypes.Array[ctypes.c_char], Iterator[int]]] = []
+        self._newest: _Piece = (ctypes.create_string_buffer(0), iter(()), iter(()))
         self._adding = _thread.RLock()  # a handler of a signal may make a call in there
 
     def note(self, *entry: int) -> None:
@@ -173,35 +184,36 @@ class CallLog:
         Raises:
             OSError: there is no room for a new file.
         """
-        slot = next(self._slots)
-        number = slot // PIECE_CALLS
-        if number >= len(self._pieces):
-            self._add_pieces(number)
-        piece, written = self._pieces[number]
-        self._entry.pack_into(piece, slot % PIECE_CALLS * self._entry.size, *entry)
-        if next(written) == PIECE_CALLS - 1:
+        piece, slots, unwritten = self._newest
+        while (slot := next(slots, None)) is None:
+            piece, slots, unwritten = self._add_piece(slots)
+        self._pack(*((piece, slot) + entry))  # noqa: RUF005 - a list between would take as long as all the rest
+        if next(unwritten, None) is None:
             unmap(ctypes.addressof(piece), len(piece))
 
     def close(self) -> None:
         """No more calls come. The slots that are left in the last piece are taken, and count as written: so the piece
         goes now, or when the last thread that has a slot there has written."""
-        for slot in self._slots:
-            number = slot // PIECE_CALLS
-            if number >= len(self._pieces):
-                return
-            piece, written = self._pieces[number]
-            if next(written) == PIECE_CALLS - 1:
+        piece, slots, unwritten = self._newest
+        for _ in slots:
+            if next(unwritten, None) is None:
                 unmap(ctypes.addressof(piece), len(piece))
-            if slot % PIECE_CALLS == PIECE_CALLS - 1:
-                return
 
-    def _add_pieces(self, number: int) -> None:
-        """Files up to this one; the memory is the file's, so nothing has to be written.
+    def _add_piece(self, taken: Iterator[int]) -> _Piece:
+        """The newest piece, which is not the one whose slots are all taken; the memory is the file's, so nothing has to
+        be written.
 
-        A handler of a signal may raise an exception at any place here: a file that was made for nothing stays empty.
+        A handler of a signal may make a call or raise an exception at any place here: a file that was made for nothing
+        stays empty.
         """
-        size = PIECE_CALLS * self._entry.size
+        size = PIECE_CALLS * self._bytes
         with self._adding:
-            while number >= len(self._pieces):
+            if self._newest[1] is taken:
                 address = map_file(self._folder, f"{self._name}.{next(self._files):06d}", size)
-                self._pieces.append(((ctypes.c_char * size).from_address(address), itertools.count()))
+                piece = (ctypes.c_char * size).from_address(address)
+                added = piece, iter(range(0, size, self._bytes)), iter(range(PIECE_CALLS - 1))
+                if self._newest[1] is taken:
+                    self._newest = added
+                else:  # a call of a handler has added one
+                    unmap(address, size)
+            return self._newest

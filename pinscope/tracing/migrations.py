@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.line_totals import LineTotals, unnumbered
 from pinscope.tracing.spool import CPU_FAULT, GPU_FAULT, TO_GPU, TO_HOST
 

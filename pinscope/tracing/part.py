@@ -18,14 +18,18 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pinscope.errors import BadInput
+import pinscope
+from pinscope.errors import BadInput, UnknownName
 from pinscope.isolation import command
 from pinscope.tracing.host_calls import follow_host_calls
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
+
+if TYPE_CHECKING:
+    from pinscope import Run
 
 KEEPER = "pinscope.cli.trace_summary"
 _STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS))  # noqa: PTH120
@@ -50,9 +54,18 @@ class ProgramPart(ContextDecorator):
         self._name = name[:MOST_CHARACTERS]
         self._output = None if output is None else os.path.abspath(output)  # noqa: PTH100 - it may be on no path yet
         self._stacks = stacks
+        self._run_id: str | None = None
 
-    def __enter__(self) -> None:
-        _ALONE.enter(self._name, self._output, self._stacks)
+    @property
+    def result(self) -> Run | None:
+        """Once the part has been left, its trace. ``None`` where nothing was recorded, and under ``pinscope trace``,
+        which keeps the trace when the program ends."""
+        with suppress(UnknownName):  # nothing could be recorded: the keeper took it away
+            return None if self._run_id is None else pinscope.open(self._run_id)
+        return None
+
+    def __enter__(self) -> Self:
+        self._run_id = _ALONE.enter(self._name, self._output, self._stacks)
         try:
             with _kept_from_the_program(self._name):
                 if recorder := recorder_here():
@@ -60,6 +73,7 @@ class ProgramPart(ContextDecorator):
         except BaseException:
             _ALONE.leave()
             raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -101,9 +115,11 @@ class _Alone:
         self._name = ""
         self._spool: SpoolFolder | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._run_id: str | None = None
 
-    def enter(self, name: str, output: str | None, stacks: bool) -> None:
-        """One part more is open; with the first one the recording begins, unless the program is traced."""
+    def enter(self, name: str, output: str | None, stacks: bool) -> str | None:
+        """One part more is open; with the first one the recording begins, unless the program is traced. The run's id,
+        if there is a recording."""
         with self._lock:
             if not self._open and can_record_here():
                 try:
@@ -112,6 +128,7 @@ class _Alone:
                     self._give_up()
                     raise
             self._open += 1
+            return self._run_id if self._keeper is not None else None
 
     def leave(self) -> None:
         """One less; with the last one the recording ends and is stored."""
@@ -137,6 +154,7 @@ class _Alone:
         is_refused = False
         with _kept_from_the_program(name):
             if answer is not None:
+                self._run_id = answer["run"]
                 self._spool = SpoolFolder.named(answer["spool"])
                 is_refused = not start_recording(self._spool, answer["library"])
                 self._recorder = recorder_here()

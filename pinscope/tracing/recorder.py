@@ -10,7 +10,6 @@ Nothing raised here reaches the program. A fault ends the recording and is named
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os as program_os
 import sys
@@ -19,23 +18,14 @@ from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
 from typing import Any
 
-from pinscope.tracing import (
-    bound,
-    cupti_library,
-    error_filter,
-    managed,
-    mapped_file,
-    pending,
-    process_end,
-    source_memory,
-    spool_folder,
-    stacks,
-)
+from pinscope.tracing import stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
+from pinscope.tracing.host_data import LARGE_BYTES, LOOKED_AT, HostData
+from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, HOST_ENTRY, ActivityBuffers, CallLog
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
@@ -51,6 +41,8 @@ LONGEST_CALL_SECONDS = 10.0
 """So long after the recording was switched off, calls that began before are waited for."""
 MOST_VIEWS = 1000
 _ENTER = 0
+_clock = time.time_ns
+"""CUPTI counts as this clock does."""
 _NEVER = 1 << 63
 
 
@@ -67,7 +59,8 @@ class Recorder:
         self._library = library
         self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
         self._with_stacks: bool = self._config["stacks"]
-        self._correlation_at = self._config["callback"]["fields"]["correlation_id"][0]
+        fields = self._config["callback"]["fields"]
+        self._correlation_at, self._parameters_at = (fields[name][0] for name in ("correlation_id", "function_params"))
         self._process = os.getpid()
         self._live = False
         """Buffers are given to CUPTI, and the recording may be switched on."""
@@ -77,38 +70,35 @@ class Recorder:
         """CUPTI keeps records of what the program does; it calls back at the calls that are followed."""
         self._off_since = 0.0
         self._ended = False
-        self._cupti = CuptiLibrary(self._call, self._failed, self._request, self._complete)
+        self.waits = waits.of(self._config, _CALLBACKS)
+        call = self._call if self.waits is None else self._call_and_wait
+        self._cupti = CuptiLibrary(call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
         self._has_thread = False
         """It is begun with the first call: Python warns a program of several threads that forks."""
         self._buffers = ActivityBuffers(folder)
         self._log = CallLog(folder)
-        self._host_log = CallLog(folder, "host_calls", HOST_ENTRY)
-        self._host_names: dict[tuple[str, str], int] = {}
-        self._next_name = itertools.count(1)
         failed = CallLog(folder, "failed", FAILED_ENTRY)
         self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
+        self.library_log = LibraryLog(folder, self._stack, self._ranges.current)
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
             self._config["libraries"],
             lambda line: folder.append("stacks", line),
             lambda line: folder.append("full", line),
         )
-        self._memory = SourceMemory(
-            self._config["functions"],
-            self._config["callback"]["fields"]["function_params"][0],
-            self._stack,
-            lambda line: folder.append("memory", line),
-        )
+        functions = self._config["functions"]
+        memory = SourceMemory(functions, self._stack, lambda line: folder.append("memory", line))
+        self._data = HostData(folder, functions, memory)
         self._managed = ManagedMemory(
             self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
         )
         self._begun: dict[int, int] = {}
         """Correlation id of a call that is not over → when it began."""
-        self._clock: Callable[[], int] = time.time_ns
-        """CUPTI counts as this clock does."""
-        self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32]] = {}
+        self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
+        self.last_calls: dict[int, int] = {}
+        """Thread, as calls name it → correlation id of the last one that is over."""
 
     @property
     def is_here(self) -> bool:
@@ -208,7 +198,7 @@ class Recorder:
         for correlation in list(self._begun):
             begun = self._begun.pop(correlation, None)
             if begun is not None:  # else it was over meanwhile
-                self._log.note(correlation, CUT, 0, 0, 0, begun, self._clock())
+                self._log.note(correlation, CUT, 0, 0, 0, begun, _clock())
 
     def _note_switch(self) -> None:
         self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
@@ -235,6 +225,7 @@ class Recorder:
                     if not self._ended:
                         self._follow_no_more()
                         self._cupti.flush()
+                        self.library_log.flush()
             except BaseException as error:  # noqa: BLE001 - nothing may reach the program
                 self.caught(error)
 
@@ -268,63 +259,58 @@ class Recorder:
     # What CUPTI calls. Each may run in any thread, and at any place of the program.
 
     def _call(self, _user: int, domain: int, number: int, data: int) -> None:
-        """A call that is followed begins, or is over."""
+        """A call that is followed begins, or is over: note how long it took, and which stack it came from."""
         try:
-            self._note(domain, number, data, _getframe().f_back)
+            now = _clock()
+            if domain == NVTX:
+                if os.getpid() == self._process:
+                    self._nvtx.note(number, data)
+                return
+            site, correlation_id, parameters = self._views.get(data) or self._view(data)
+            correlation = correlation_id.value
+            if site.value == _ENTER:
+                if self._on:
+                    if number in (data_of := self._data).functions:
+                        size = data_of.sizes.get(parameters.value)
+                        if (
+                            size is None or size.value > LARGE_BYTES or correlation & LOOKED_AT == LOOKED_AT
+                        ) and data_of.begins(number, parameters.value, correlation, _getframe().f_back):
+                            now = _clock()
+                    self._begun[correlation] = now
+                return
+            if number in self._managed.allocates and self._live:
+                self._managed.begin(self._reports)
+            begun = self._begun.pop(correlation, None)
+            if begun is not None:
+                stack = self._stack(_getframe().f_back)
+                named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
+                self._log.note(correlation, number, thread, stack, named, begun, now)
+                self.last_calls[thread] = correlation
+                if correlation in self._data.due:
+                    self._data.is_over(correlation)
+            elif self._on:  # it began before
+                self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
 
-    def _note(self, domain: int, number: int, data: int, caller: FrameType | None) -> None:
-        """Note how long a call took, and which stack it came from."""
-        now = self._clock()
-        if domain == NVTX:
-            if os.getpid() == self._process:
-                self._nvtx.note(number, data)
-            return
-        site, correlation_id = self._views.get(data) or self._view(data)
-        correlation = correlation_id.value
-        if site.value == _ENTER:
-            if self._on:
-                if number in self._memory.functions and self._memory.look(number, data, correlation, caller):
-                    now = self._clock()
-                self._begun[correlation] = now
-            return
-        if number in self._managed.allocates and self._live:
-            self._managed.begin(self._reports)
-        begun = self._begun.get(correlation)
-        if begun is None:
-            if self._on:  # it began before
-                self._log.note(correlation, CUT, 0, 0, 0, now, now)
-            return
-        stack = self._stack(caller)
-        thread = _thread.get_ident() & 0xFFFFFFFF
-        named = self._ranges.current()
-        del self._begun[correlation]
-        self._log.note(correlation, number, thread, stack, named, begun, now)
+    def _call_and_wait(self, user: int, domain: int, number: int, data: int) -> None:
+        """The same where waits are wanted: Python is asked for them in the end."""
+        self._call(user, domain, number, data)
+        try:
+            if self.waits and self._on and domain != NVTX:
+                self.waits.note(number, self._views.get(data) or self._view(data), _getframe().f_back)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self.caught(error)
+        if self.waits and self.waits.is_due():
+            self.waits.ask()
 
-    def note_host_call(
-        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
-    ) -> None:
-        """A library's call that moved data of the host is over, in this thread.
+    def keep(self, name: str, document: Any) -> None:
+        """Write a line of JSON to a file of the spool."""
+        self._folder.append(name, as_json(document) + b"\n")
 
-        Args:
-            name: of the call.
-            described: bytes, flags, and what was done to the data.
-            begun, ended: when.
-            before, after: what the thread had used then, as ``getrusage`` says.
-        """
-        size, flags, detail = described
-        number = self._host_names.get((name, detail)) or self._name_host_call(name, detail)
-        stack = self._stacks.number(_behind_ours(_getframe(1)))
-        named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
-        processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
-        minor, major = after[6] - before[6], after[7] - before[7]
-        self._host_log.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
-
-    def _name_host_call(self, name: str, detail: str) -> int:
-        number = next(self._next_name)  # one that a signal's handler takes away is not used
-        self._folder.append("host_names", as_json([number, [name, detail]]) + b"\n")
-        return self._host_names.setdefault((name, detail), number)
+    def stack_here(self) -> int:
+        """Number of the stack of the program and its libraries that is running now."""
+        return self._stack(_getframe(1))
 
     def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
         """A call has returned an error."""
@@ -337,7 +323,7 @@ class Recorder:
         """Note the error and the stack; of a native thread, that of the main thread, which may wait for it."""
         if not self._on or os.getpid() != self._process:
             return
-        now, elsewhere = self._clock(), caller is None
+        now, elsewhere = _clock(), caller is None
         # Python has the newest thread first.
         stack = self._stack([*_current_frames().values()][-1] if elsewhere else caller)
         self._failures.note(domain, number, data, _thread.get_ident() & 0xFFFFFFFF, stack, elsewhere, now)
@@ -345,19 +331,22 @@ class Recorder:
     def _stack(self, caller: FrameType | None) -> int:
         """Number of the stack above a frame; 0 where it is not read."""
         try:
-            return self._stacks.number(_behind_ours(caller)) if self._with_stacks else 0
+            return self._stacks.number(caller) if self._with_stacks else 0
         except RecursionError:  # the program stands near its limit
             return 0
 
-    def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32]:
+    def _view(self, data: int) -> tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]:
         """What stands in CUPTI's structure at an address, which the next call at the same depth uses again: whether a
-        call begins, and its correlation id."""
+        call begins, its correlation id, and where its parameters stand."""
         if len(self._views) >= MOST_VIEWS:
             self._views.clear()
         if not self._has_thread and os.getpid() == self._process:
             self._start_minding()
-        views = ctypes.c_uint32.from_address(data), ctypes.c_uint32.from_address(data + self._correlation_at)
-        self._views[data] = views
+        self._views[data] = views = (
+            ctypes.c_uint32.from_address(data),
+            ctypes.c_uint32.from_address(data + self._correlation_at),
+            ctypes.c_uint64.from_address(data + self._parameters_at),
+        )
         return views
 
     def _request(self, buffer: Any, size: Any, most: Any) -> None:
@@ -395,9 +384,12 @@ class Recorder:
             try:
                 self._let_go()
                 self._cupti.flush_all()
+                self.library_log.flush()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
+                if self.waits is not None:
+                    self._write(waits.ACCOUNT, self.waits.document())
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it
                 pass
             self._live = self._reports = False
@@ -414,12 +406,13 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
-        self._host_log.close()
+        self.library_log.close()
         self._failures.close()
         self._stacks.forget()
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
         self._views.clear()
+        self._data.close()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""
@@ -462,15 +455,13 @@ class Recorder:
 
 
 _OWN_MODULES = (
-    bound, cupti_library, error_filter, managed, mapped_file, pending, process_end, source_memory, spool_folder, stacks
+    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "library_log",
+    "loader_origins", "managed", "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder",
+    "stacks", "waits", "watch_reads",
 )  # fmt: skip
-_OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.encoder)) | {
-    __file__,
-    f"{OURS}/host_calls.py",
-    f"{OURS}/library_calls.py",
-}
+_OWN_FILES = frozenset([*(f"{OURS}/{name}.py" for name in _OWN_MODULES), json.__file__, json.encoder.__file__])
 _CALLBACKS = frozenset(
-    method.__code__ for method in (Recorder._call, Recorder._failed, Recorder._request, Recorder._complete)
+    getattr(Recorder, name).__code__ for name in ("_call", "_call_and_wait", "_failed", "_request", "_complete")
 )
 """Code that native code calls, of which an exception may get away."""
 _RECORDINGS: list[Recorder] = []
@@ -484,11 +475,14 @@ def is_of_the_program(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
 
 
-def _behind_ours(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not PinScope's: calls of libraries come through our code."""
-    while frame is not None and frame.f_code.co_filename.startswith(OURS):
-        frame = frame.f_back
-    return frame
+def answered(ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
+    try:
+        return ask(*arguments)
+    except Exception as error:
+        if is_of_the_program(error):
+            raise
+        return None
 
 
 def _own_traceback(error: BaseException) -> TracebackType | None:
@@ -569,6 +563,7 @@ def before_exec() -> None:
     if recorder := recorder_here():
         with recorder._switching:
             recorder._cupti.flush_all()
+            recorder.library_log.flush()
 
 
 def join_recording(spool: SpoolFolder, library: str) -> None:

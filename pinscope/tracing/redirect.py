@@ -13,14 +13,14 @@ import _thread
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
 from pinscope.tracing.bound import as_json
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import file_label, is_own
+from pinscope.tracing.stacks import OwnLines
 
 ACCOUNT = "redirected.json"
 
@@ -64,8 +64,7 @@ class Redirect:
     def __init__(self, folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
         self._folder = folder
         self._process = os.getpid()
-        self._libraries: Sequence[str] = plan["libraries"]
-        self._files: dict[str, str | None] = {}
+        self._own = OwnLines(plan["libraries"])
         self._holding: dict[CodeType, bool] = {}
         self.large_bytes: int = plan["large_bytes"]
         """Copies of no more are left alone: CUDA keeps their data itself."""
@@ -86,35 +85,24 @@ class Redirect:
 
     def own_frame(self) -> FrameType | None:
         """The innermost frame of the program's own code."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self._real(frame.f_code.co_filename) is None:
-            frame = frame.f_back
-        return frame
+        return self._own.innermost(sys._getframe(1))
 
     def line_of(self, frame: FrameType) -> Line | None:
         """The chosen line at which a frame stands."""
-        return self.lines.get((self._real(frame.f_code.co_filename) or "", frame.f_lineno))
+        return self.lines.get(self._own.place(frame))
 
     def holds_chosen(self, code: CodeType) -> bool:
         """Whether a chosen line lies in this function."""
         held = self._holding.get(code)
         if held is None:
-            file = self._real(code.co_filename) or ""
+            file = self._own.real(code.co_filename) or ""
             held = any((file, line) in self.lines for _, _, line in code.co_lines() if line is not None)
             self._holding[code] = held
         return held
 
     def place(self, frame: FrameType) -> tuple[str, int]:
         """File and line of a frame."""
-        return self._real(frame.f_code.co_filename) or file_label(frame.f_code.co_filename), frame.f_lineno
-
-    def _real(self, file: str) -> str | None:
-        """A file of the program's own without links, as lines are named; ``None`` for any other."""
-        try:
-            return self._files[file]
-        except KeyError:
-            own = is_own(file, self._libraries)
-            return self._files.setdefault(file, file_label(os.path.realpath(file)) if own else None)
+        return self._own.place(frame)
 
     def _write(self) -> None:
         if os.getpid() != self._process:

@@ -8,20 +8,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.run import LARGE_BYTES, Cell, Run, Table, copies_large_from_or_to, table
-from pinscope.tracing.loaders import saved_by_pinning
+from pinscope.records.run import Cell, Run, Table, table
+from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
+from pinscope.records.traffic import NeedlessKind
+from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
 FEW = 0.001
 """Of the time: what costs less is in the table only, unless it copies much."""
 MOSTLY = 0.05
 """Of the bytes of large copies: where less than this is pageable, the program pins what counts."""
+MOSTLY_WAITING = 0.1
+"""Of the time: a loop that waits longer for its batches, by the median one, goes as fast as the workers make them."""
 SLOWER, CALL_SECONDS = 2.0, 50e-6
 """A pageable copy that takes so many times as long as staging, beside its call, waits for something else."""
 SMALL_COPIES = 1000
@@ -167,8 +171,11 @@ class Seen:
         waits: the most idle compute first.
         host_calls: of libraries that move or pin data of the host, the longest on the CPU first.
         sizes: of copies over the link, the smallest first.
+        watched: asynchronous copies to the host whose tensors were watched, by line.
+        early_reads: reads of these before a wait, the most first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
         failed: calls that returned an error, the earliest first.
+        needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
     """
 
     program: Row | None
@@ -183,6 +190,10 @@ class Seen:
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
     failed: tuple[Row, ...]
+    needless: tuple[Row, ...]
+    loaders: tuple[Row, ...]
+    watched: tuple[Row, ...]
+    early_reads: tuple[Row, ...]
 
     @property
     def seconds(self) -> float:
@@ -241,7 +252,7 @@ class Seen:
         def copies_alike(site: Site) -> tuple[Any, ...]:
             row = site.row
             device = row["device"] if row["process"] is None else None
-            return row["file"], row["line"], row["direction"], row["source"], row["target"], device
+            return *place_in(row), row["direction"], row["source"], row["target"], device
 
         return tuple(
             (sites[0], len({site.row["process"] for site in sites}) - 1)
@@ -339,10 +350,14 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         ),
         host_calls=tuple(sorted(by_kind.get("host_call", ()), key=lambda row: -row["host_seconds"])),
         sizes=tuple(sorted(by_kind.get("size", ()), key=lambda row: (row["most_bytes"], row["direction"]))),
+        watched=tuple(by_kind.get("watched", ())),
+        early_reads=tuple(sorted(by_kind.get("early_read", ()), key=lambda row: -row["in_flight_count"])),
         unrecorded=tuple(by_kind.get("unrecorded", ())),
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],
         failed=tuple(by_kind.get("failed_call", ())),
+        needless=tuple(row for kind in get_args(NeedlessKind) for row in by_kind.get(kind, ())),
+        loaders=tuple(by_kind.get("loader", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:
@@ -358,13 +373,32 @@ def _with_loader(seen: Seen, process: int | None, sites: Sequence[Site]) -> list
     calls = [row for row in seen.host_calls if row["process"] == process]
     busy = max((row["busy_seconds"] for row in seen.devices if row["process"] == process), default=0.0)
     copying = sum(site.held_by_pageable for site in received)
-    saved = saved_by_pinning(calls, copying, whole, busy)
+    saved = _saved_by_pinning(calls, copying, whole, busy)
     return [
         replace(site, loader_saved=saved * site.held_by_pageable / copying if copying else 0.0)
         if site in received
         else site
         for site in sites
     ]
+
+
+def _saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: float) -> float:
+    """Seconds that a DataLoader which pins its batches saves of all copies of a process whose data its workers send.
+
+    The step of a loop holds what it receives and copies, and the rest. With pinning the former runs in a thread beside
+    the latter: the shorter of both is saved, but no more than the GPU stands idle, and nothing where the loop waits for
+    its workers.
+
+    Args:
+        calls: of libraries, of the process.
+        copying: how long its copies hold the CPU beyond what they would from pinned memory.
+        whole: from the first of them to the end.
+        busy: how long the GPU computes.
+    """
+    if sum(row["wait_seconds"] or 0.0 for row in calls if row["call"] == NEXT) > MOSTLY_WAITING * whole:
+        return 0.0
+    moved = copying + float(sum(row["call_seconds"] for row in calls if row["call"] == RECEIVE))
+    return max(min(moved, whole - moved, whole - busy), 0.0)
 
 
 def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:
@@ -381,9 +415,20 @@ def _rate(value: Any) -> float | None:
 
 
 def line_name(row: Row) -> str:
-    """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
+    """``train.py:33``, or what is known instead; with the line of a library that it led to ``train.py:33 →
+    hooks.py:31``; where it is known by bytes and order alone ``train.py:33 (about)``; where several processes were
+    recorded, ``train.py:33 (rank 1)``."""
     line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else UNKNOWN_LINE
+    if library := row.get("library_file"):
+        line = f"{line} → {PurePath(library).name}:{row['library_line']}"
+    if row.get("by_order_count"):
+        line = f"{line} (about)"
     return f"{line} ({process})" if (process := process_name(row)) else line
+
+
+def place_in(row: Row) -> tuple[Any, ...]:
+    """The line of the program, and that of a library below it, by which rows of one line are known."""
+    return row["file"], row["line"], row["library_file"], row["library_line"]
 
 
 def gpu_name(row: Row) -> str:
@@ -481,3 +526,16 @@ def headed_table(
 ) -> Table:
     columns = {heading: unit for row in rows[:1] for heading, (unit, _) in row.items()}
     return table(title, columns, [[cell for _, cell in row.values()] for row in rows], note, missing, bar)
+
+
+MOST_SHOWN = 100
+"""Rows of a table."""
+
+
+def table_of_lines(title: str, rows: Sequence[Row], columns: Mapping[str, tuple[str, str]], note: str) -> Table:
+    """Rows of lines as they were kept: the line, and of each heading a unit and the field that has the value."""
+
+    def cells(row: Row) -> Headed:
+        return {heading: (unit, None if row[field] == "" else row[field]) for heading, (unit, field) in columns.items()}
+
+    return headed_table(title, [{"line": ("text", line_name(row)), **cells(row)} for row in rows[:MOST_SHOWN]], note)

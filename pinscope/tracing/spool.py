@@ -51,11 +51,15 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
+DATA = _type(correlation_id="u4", kind="u4", other="u4", count="u8", bytes="u8")
+"""Its ``host_data.DATA``."""
 HOST_CALLS = _type(
     name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
 )  # fmt: skip
 """Its ``HOST_ENTRY``."""
+WATCHED = _type(copy="u4", name="u4", stack="u4", moment="i8")
+"""Its ``READ_ENTRY``."""
 FAILED = _type(
     function="u4", error="u4", thread="u4", stack="u4", elsewhere="u4", count="u4", correlation_id="u4",
     address="u8", bytes="u8", moment="i8",
@@ -178,13 +182,16 @@ class Spool:
             begun_ns: when the program began.
             ended_ns: when it was gone.
         """
-        switches = [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
         total, since = 0, None
-        for moment, on in [*switches, (ended_ns, False)]:
+        for moment, on in [*self.switches(), (ended_ns, False)]:
             if since is not None:
                 total += max(min(moment, ended_ns) - max(since, begun_ns), 0)
             since = moment if on else None
         return total
+
+    def switches(self) -> list[tuple[int, bool]]:
+        """When the recording was switched, and whether on."""
+        return [(int(switch["ns"]), bool(switch["on"])) for switch in self._lines("switched")]
 
     def _lines(self, name: str) -> Iterator[Any]:
         """The documents of a file that has one on each line; a half-written one is left out."""
@@ -200,6 +207,15 @@ class Spool:
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
 
+    def loaders(self) -> dict[int, Mapping[str, Any]]:
+        """DataLoaders by their numbers: the stack that made them, and what they are."""
+        return dict(self._lines("loaders"))
+
+    def data(self) -> NDArray[Any]:
+        """What is known of the data of copies: fields of :data:`DATA`."""
+        pieces = [np.fromfile(path, DATA) for path in sorted(self.folder.glob("data.*"))]
+        return np.concatenate([np.empty(0, DATA), *(piece[piece["kind"] > 0] for piece in pieces)])
+
     def host_calls(self) -> NDArray[Any]:
         """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of
         :data:`HOST_CALLS`."""
@@ -207,6 +223,13 @@ class Spool:
         calls = np.concatenate([np.empty(0, HOST_CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["start"], kind="stable")]
+
+    def watched(self) -> NDArray[Any]:
+        """Copies that were watched, each at least once, and calls that read what they copied: fields of
+        :data:`WATCHED`."""
+        path = self.folder / "watched"
+        content = path.read_bytes() if path.exists() else b""
+        return np.frombuffer(content[: len(content) // WATCHED.itemsize * WATCHED.itemsize], WATCHED)
 
     def host_names(self) -> list[tuple[str, str]]:
         """Of each number of these, from 0 on, the call and what it did to the data."""
@@ -218,9 +241,11 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        sizes = {"calls.*": CALLS.itemsize, "host_calls.*": HOST_CALLS.itemsize, "failed.*": FAILED.itemsize}
+        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "failed.*": FAILED}
         return sum(
-            path.stat().st_size // size for name, size in sizes.items() for path in sorted(self.folder.glob(name))[:-1]
+            path.stat().st_size // table.itemsize
+            for name, table in tables.items()
+            for path in sorted(self.folder.glob(name))[:-1]
         )
 
     def failed(self) -> NDArray[Any]:

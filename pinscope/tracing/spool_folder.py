@@ -13,8 +13,10 @@ Its layout::
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
     children              a line for each process that was started: :func:`child_line`
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
+    data.NUMBER           an entry for copies whose data was looked at: :data:`pinscope.tracing.host_data.DATA`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
+    watched               an entry for each copy that is watched, and each call that reads: ``READ_ENTRY`` there
     failed.NUMBER         an entry for each call that returned an error: ``error_filter.FAILED_ENTRY``
     failed_functions      a line of JSON for each function of these: its number, and its name
     stacks                a line of JSON for each stack: its number, and its frames, the innermost first
@@ -25,6 +27,8 @@ Its layout::
     full                  a line that says which calls have no stack because there were too many, if so
     stop                  written by the parent: record no more
     fault                 why the recording ended early
+    waited.json           with ``--what-if wait``: how often each line was waited for, and why not
+    checks                with ``--what-if``: a line of JSON for each array that the program saves or names
     refused.json          CUPTI's error, if it gave us no subscription; the program was not started then
 """
 

@@ -15,8 +15,15 @@ bind(globals())
 
 OURS = os.path.dirname(__file__)
 """Code of PinScope that runs inside the program."""
+_DOOR = os.path.join(os.path.dirname(OURS), "__init__.py")
+"""Through which a program calls us."""
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """In the path of what is installed, wherever Python is."""
+
+
+def is_ours(file: str) -> bool:
+    """Code of PinScope that a program calls, or that calls in its place."""
+    return file.startswith(OURS) or file == _DOOR
 
 
 def is_own(file: str, libraries: Sequence[str]) -> bool:
@@ -26,13 +33,44 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
         file: as a code object names it.
         libraries: other folders of libraries, each with a slash at its end.
     """
-    if file.startswith(("<", OURS)):
+    if file.startswith("<") or is_ours(file):
         return False
     return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
 
 
-MOST_FRAMES = 32
-"""Of a stack, the innermost ones."""
+class OwnLines:
+    """Which lines of the program's own code call, by files without links. From any thread.
+
+    Args:
+        libraries: as of :func:`is_own`.
+    """
+
+    def __init__(self, libraries: Sequence[str]) -> None:
+        self._libraries = libraries
+        self._files: dict[str, str | None] = {}
+
+    def innermost(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the program's own code, from this one on."""
+        while frame is not None and self.real(frame.f_code.co_filename) is None:
+            frame = frame.f_back
+        return frame
+
+    def place(self, frame: FrameType) -> tuple[str, int]:
+        """File and line of a frame."""
+        file = frame.f_code.co_filename
+        return self.real(file) or file_label(file), frame.f_lineno
+
+    def real(self, file: str) -> str | None:
+        """A file of the program's own as its lines are named; ``None`` for any other."""
+        try:
+            return self._files[file]
+        except KeyError:
+            own = is_own(file, self._libraries)
+            return self._files.setdefault(file, file_label(os.path.realpath(file)) if own else None)
+
+
+MOST_FRAMES = 64
+"""Of a stack, the innermost ones: a library may call itself through many, as modules within modules do."""
 MOST_STACKS = 20_000
 """That have a number; a program may make up new code for each step."""
 Frame = tuple[str, int, str]
@@ -59,34 +97,38 @@ class Stacks:
         self._next = itertools.count(1)
         self._numbers: dict[tuple[int, ...], int] = {}
         self._newest: dict[tuple[int, int], tuple[_Path, bool, int]] = {}
-        """Innermost place → what was seen there last: to compare with it takes less than a look into ``_numbers``."""
+        """Innermost place → what was seen there last: the places behind it, whether no more may follow, and the number.
+        To compare with it takes less than a look into ``_numbers``."""
+        self._ours: set[int] = set()
+        """Code of PinScope."""
         self._is_full = False
         self._codes: list[CodeType] = []  # keeps alive those whose ids stand in the keys
         self._files: dict[str, bool] = {}
 
     def number(self, innermost: FrameType | None) -> int:
-        """Number of the stack above a frame. A native thread has no frames, and calls for which no number is left count
-        with its calls."""
-        if innermost is None:
-            return self._look_up([])
-        newest = self._newest.get((id(innermost.f_code), innermost.f_lasti))
-        if newest is not None:
-            path, is_whole, number = newest
-            frame: FrameType | None = innermost
-            for code, place in path:
-                if frame is None or frame.f_code is not code or frame.f_lasti != place:
+        """Number of the stack above a frame, in which calls of libraries may come through our code. A native thread has
+        no frames, and calls for which no number is left count with its calls."""
+        frame = innermost
+        while frame is not None:
+            code = id(frame.f_code)
+            if code not in self._ours:
+                newest = self._newest.get((code, frame.f_lasti))
+                if newest is not None:
+                    outer, is_whole, number = newest
+                    if not (outer or is_whole) or _goes_on(frame.f_back, outer, is_whole):
+                        return number
                     break
-                frame = frame.f_back
-            else:
-                if not is_whole or frame is None or len(path) == MOST_FRAMES:
-                    return number
-        return self._look_up(_frames(innermost))
+                if not frame.f_code.co_filename.startswith(OURS):
+                    break
+                self._codes.append(frame.f_code)
+                self._ours.add(code)
+            frame = frame.f_back
+        return self._look_up(_frames(frame))
 
     def forget(self) -> None:
         """Give back the memory; numbers that come are new."""
-        for table in (self._newest, self._numbers, self._files):
+        for table in (self._newest, self._numbers, self._files, self._ours, self._codes):
             table.clear()
-        self._codes.clear()
 
     def _look_up(self, frames: list[FrameType]) -> int:
         numbered = enumerate(frames, 1)
@@ -100,7 +142,7 @@ class Stacks:
             self._codes += [code for code, _ in path]
             number = self._add(key, frames)
         if path:
-            self._newest[id(path[0][0]), path[0][1]] = path, len(path) == len(frames), number
+            self._newest[id(path[0][0]), path[0][1]] = path[1:], own is None, number
         return number
 
     def _without_number(self) -> int:
@@ -123,9 +165,18 @@ class Stacks:
         return self._files.setdefault(file, is_own(file, self._libraries)) if own is None else own
 
 
-def _frames(innermost: FrameType) -> list[FrameType]:
+def _goes_on(frame: FrameType | None, outer: _Path, is_whole: bool) -> bool:
+    """Whether a stack goes on with these places from a frame on; if it ``is_whole``, with no more."""
+    for code, place in outer:
+        if frame is None or frame.f_code is not code or frame.f_lasti != place:
+            return False
+        frame = frame.f_back
+    return not is_whole or frame is None or len(outer) == MOST_FRAMES - 1
+
+
+def _frames(innermost: FrameType | None) -> list[FrameType]:
     frames: list[FrameType] = []
-    frame: FrameType | None = innermost
+    frame = innermost
     while frame is not None and len(frames) < MOST_FRAMES:
         frames.append(frame)
         frame = frame.f_back

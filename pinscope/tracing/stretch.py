@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pinscope.analysis.read_rows import Attached, EachPart, Row, every_part
 from pinscope.errors import InvalidParameter
 from pinscope.records.base import DEVICES_READ
-from pinscope.records.run import WAITS
+from pinscope.records.trace_row import WAITS
 from pinscope.tracing.sites import line_name, process_names
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from pinscope.analysis.read_rows import Attached, EachPart
-from pinscope.records.run import TraceRow, TraceRun
+from pinscope.records.run import TraceRun
+from pinscope.records.trace_row import TraceRow
 from tests.unit.store.runs import environment
 
 MIB = 2**20

@@ -394,8 +394,9 @@ def overhead(what: str, folder: Path) -> dict[str, dict[str, Sequence[float]]]:
 
 
 @pytest.mark.alone
-def test_a_small_copy_takes_less_than_10_us_more_with_stacks(tmp_path: Path) -> None:
-    for name, times in overhead("small", tmp_path).items():
+@pytest.mark.parametrize("what", ["small", "calls"])
+def test_a_small_copy_takes_less_than_10_us_more_with_stacks(what: str, tmp_path: Path) -> None:
+    for name, times in overhead(what, tmp_path).items():
         assert statistics.median(map(sub, times["on"], times["off"])) < 10, name
 
 
@@ -587,6 +588,15 @@ def test_the_most_pinned_memory_has_its_lines_and_copies_are_counted_by_size(tmp
     }  # fmt: skip
     assert "Most pinned memory at once: 96 MiB: pinned_peak.py:13 64 MiB, pinned_peak.py:14 32 MiB" in seen.stderr
     assert len(seen.stderr.split("\n")) <= 25
+
+
+def test_reads_before_a_wait_are_named_and_no_others(tmp_path: Path) -> None:
+    script = TRACED / "early_reads.py"
+    seen = Traced(tmp_path, str(script))
+    assert seen.exit_code == 0, seen.stderr
+    lines = enumerate(script.read_text().splitlines(), 1)
+    expected = {number for number, line in lines if line.endswith("# early")}
+    assert {row["line"] for row in seen.rows if row["kind"] == "early_read"} == expected
 
 
 def by_comment(rows: Sequence[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:

@@ -159,3 +159,38 @@ def test_what_cannot_be_redirected_is_named(tmp_path: Path) -> None:
     answer = Traced(tmp_path, "--what-if", "pin", str(TRACED / "numba_script.py"))
     assert "No copy of numba_script.py" in answer.second["run"]["verdict"]
     assert "numba_script.py" in answer.stderr
+
+
+def marked(script: Path, mark: str) -> list[int]:
+    """Lines with this comment."""
+    lines = enumerate(script.read_text().splitlines(), 1)
+    return [number for number, line in lines if line.endswith(f"# {mark}")]
+
+
+@pytest.mark.parametrize("kind", ["read", "overwrite"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_waits_prove_that_data_is_used_too_early_and_nothing_of_the_right_program(
+    library: str, kind: str, tmp_path: Path
+) -> None:
+    """Twenty rounds: each gives other data. Seen on an H100: 20 of 20, but 19 where the first round's work on the GPU
+    was 10 ms long, and threads of the CPU began later; now it is 30."""
+    script = TRACED / "early_use.py"
+    wrong = Traced(tmp_path, "--what-if", "wait", str(script), library, kind)
+    assert len(wrong.of_second("difference")) == 20
+    (waited,) = wrong.of_second("waited")
+    assert (waited["line"] in marked(script, "mark: copy"), waited["count"], waited["needed"]) == (True, 20, True)
+    right = Traced(tmp_path, "--what-if", "wait", str(script), library, kind, "waits")
+    assert right.of_second("difference") == []
+    assert right.of_second("before")[0]["same_output"]
+
+
+@pytest.mark.parametrize("way", ["lines", "thread", "graph", "by_ctypes", "by_numba", "bindings"])
+def test_waits_stand_behind_copies_of_every_library_thread_and_graph(way: str, tmp_path: Path) -> None:
+    if way == "by_numba":
+        pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    script = TRACED / "early_ways.py"
+    answer = Traced(tmp_path, "--what-if", "wait", str(script), way)
+    assert answer.exit_code == 0, answer.stderr
+    needed = {row["line"] for row in answer.of_second("waited") if row.get("needed")}
+    assert len(needed) == 1
+    assert needed < set(marked(script, "mark: copy"))

@@ -14,9 +14,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from pinscope.cli.run import _ended
 from pinscope.errors import StoreFailed
-from pinscope.runner.jobs import Request, prepare, reconcile, start
+from pinscope.runner.jobs import Request, ended_run, prepare, reconcile, start
 from pinscope.store.safe_writer import SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.conftest import Outliving
@@ -185,4 +184,4 @@ def test_the_result_is_printed_when_the_server_is_back(
         outliving.processes.add(server.pid)
 
     monkeypatch.setattr(time, "sleep", start_again)
-    assert _ended(store, run.id) == (run.model_copy(update={"observations": 2}), new_rows(2), True)
+    assert ended_run(store, run.id) == (run.model_copy(update={"observations": 2}), new_rows(2), True)

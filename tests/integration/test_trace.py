@@ -221,7 +221,7 @@ def test_a_module_is_traced_as_python_runs_it(
     assert main(["trace", "-m", "package", "--json", "x"]) == 0
     out, err = capfd.readouterr()
     assert out == "['--json', 'x']\n"
-    assert f"Pin what __main__.py:{FIRST_LINE} copies: " in err
+    assert f"Pin what __main__.py:{FIRST_LINE} copies, where it is made: " in err
 
 
 @pytest.mark.usefixtures("_cupti")

@@ -56,7 +56,7 @@ def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     assert out == f"{float(sum(range(20)) * 1000)}\nits child\n"
     words = " ".join(err.split())
     again = f"runs again, copying from pinned memory at train.py:{COPIES} pinscope: "
-    assert f"{again}Pin what train.py:{COPIES} copies: " in words
+    assert f"{again}Pin what train.py:{COPIES} copies, where it is made: " in words
     assert f"pinscope: Pinning train.py:{COPIES} " in words
     assert rows(document, "before") == []
     (before,), (redirected, *left) = rows(second, "before"), rows(second, "redirected")
@@ -217,7 +217,7 @@ def test_there_is_no_second_run_without_a_reason(tmp_path: Path, capfd: pytest.C
 def test_what_is_asked_for_wrongly_is_refused_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = str(program(tmp_path, ""))
     for options, words in (
-        (["--what-if", "pun"], "--what-if takes pin, or pin:FILE:LINE"),
+        (["--what-if", "pun"], "--what-if takes pin or wait, or with a line"),
         (["--what-if", "pin:none.py:1"], "there is no file none.py"),
         (["--what-if", "pin", "--no-stacks"], "--what-if needs the lines that --no-stacks leaves out"),
         (["--what-if", "pin", "--for", "5s"], "--what-if compares the same work in both runs"),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
-from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares
+from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
 from pinscope.records.run import Finding, quantity, wrong_data
 from pinscope.units import format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a finding."""
-_EQUAL = "Ways within 10 % of each other count as equally good."
+_EQUAL = f"Ways count as equally good where one takes at most {AS_GOOD:.2f} times as long as the other."
 TEXTS = {
     "access-uses": Text(
         "zero-copy was measured beside an explicit copy for several numbers of uses",
-        "Data that kernels use whole: zero-copy takes up to {worst.times_words} times as long as an explicit copy "
-        "({used})",
+        "Data that kernels use whole: zero-copy takes up to {longer} as long as an explicit copy ({used})",
         "Beside an explicit copy of {worst.cell.bytes:bytes}, zero-copy is {course}. " + _EQUAL,
         "Copy data to the GPU where zero-copy is slower; where it is as good, either will do.",
     ),
@@ -69,11 +69,21 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
     courses = accesses.courses("uses")
     if not courses or accesses.least("spacing") > 1:
         return
-    worst = max((pair for course in courses for pair in course.pairs), key=lambda pair: pair.times)
-    ends = [pair for course in courses for pair in dict.fromkeys((course.pairs[0], course.pairs[-1]))]
+    known = known_pairs(pair for course in courses for pair in course.pairs)
+    if not known:
+        return
+    worst = max(known, key=lambda pair: pair.times)
+    ends = [worst, *(pair for course in courses for pair in (course.pairs[0], course.pairs[-1]))]
     evidence = [pair.figure(f"Time of zero-copy against an explicit copy, {_used(pair)}") for pair in ends]
     yield say(
-        TEXTS, "access-uses", *evidence, cost=worst.times, worst=worst, used=_used(worst), course=_by_course(courses)
+        TEXTS,
+        "access-uses",
+        *evidence,
+        cost=worst.times,
+        worst=worst,
+        longer=times(worst.times, *(cell.wall_seconds for cell in worst)),
+        used=_used(worst),
+        course=_by_course(courses),
     )
 
 
@@ -83,11 +93,13 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     if not courses:
         return
     pairs = [pair for course in courses for pair in course.pairs]
+    known = [known for course in courses if (known := known_pairs(course.pairs))]
     faster, always = [pair for pair in pairs if pair.verdict == "faster"], faster_shares(pairs)
     widest = min((pair.cell.spacing for pair in faster), default=None)
     everywhere = f"{always} (all patterns), at " if always and widest and always != format_share(1 / widest) else ""
-    patterns = [PATTERNS[pair.cell.pattern] for pair in faster if pair.cell.spacing == widest]
-    lasts = [cell for course in courses for cell in course.pairs[-1]]
+    won = [pair for pair in faster if pair.cell.spacing == widest]
+    patterns = [PATTERNS[pair.cell.pattern] for pair in won]
+    lasts = [cell for pair in (*won, *(course[-1] for course in known)) for cell in pair]
     names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
     yield say(
         TEXTS,
@@ -96,7 +108,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
             measured(f"{name}, {WAYS[cell.way].title}", cell.wall_seconds, "seconds")
             for name, cell in zip(names, lasts, strict=True)
         ),
-        cost=max(1 / pair.times for course in courses for pair in course.pairs),
+        cost=max((1 / pair.times for pair in known_pairs(pairs)), default=1.0),
         where=f"{everywhere}{format_share(1 / widest)} ({joined(patterns)})"
         if widest
         else "no share that was measured",
@@ -125,14 +137,14 @@ def _points(by: By, points: Sequence[int]) -> str:
 
 def _on_demand(accesses: Accesses) -> Iterator[Costed]:
     """How much on-demand migration costs beyond a copy, and whether prefetching mends it."""
-    by_pattern = [accesses.once(pattern) for pattern in accesses.patterns]
-    read, write = accesses.once("stream_read"), accesses.once("stream_write")
-    if not {"managed", "copy"} <= read.keys() or Pair(read["managed"], read["copy"]).times < SLOW_MANAGED:
+    pair = accesses.beside_copy("managed", "stream_read")
+    if pair is None or pair.times < SLOW_MANAGED:
         return
-    managed, copy = pair = Pair(read["managed"], read["copy"])
-    longer = [Pair(ways["managed"], ways["copy"]).times for ways in by_pattern if {"managed", "copy"} <= ways.keys()]
-    prefetched = Pair(read["prefetched"], copy) if "prefetched" in read else None
-    written = Pair(write["prefetched"], write["copy"]) if {"prefetched", "copy"} <= write.keys() else None
+    managed, copy = pair
+    by_pattern = [accesses.beside_copy("managed", pattern) for pattern in accesses.patterns]
+    longer = [pair.times for pair in by_pattern if pair]
+    prefetched = accesses.beside_copy("prefetched", "stream_read")
+    written = accesses.beside_copy("prefetched", "stream_write")
     read_ways = (managed, copy, *(prefetched or ())[:1])
     titles = [f"One streaming read, {WAYS[cell.way].title}" for cell in read_ways]
     evidence = [measured(title, cell.wall_seconds, "seconds") for title, cell in zip(titles, read_ways, strict=True)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
@@ -19,12 +20,13 @@ from pinscope.analysis.cells import (
     every_combination,
     first,
     key,
+    near,
     tied,
     way,
 )
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.analysis.statistics import Summary, compared, measured
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.analysis.statistics import Summary, are_known, compared, measured
+from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
@@ -67,7 +69,7 @@ PATTERNS: Mapping[PatternName, str] = {
 
 
 By = Literal["uses", "spacing"]
-Verdict = Literal["faster", "as good", "slower"]
+Verdict = Literal["faster", "as good", "slower", "not known"]
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,11 @@ class Pair(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """How the first does; as good also where the difference is less than both may be off."""
+        """How the first does; as good also where the difference is less than both may be off; not known where they vary
+        too much to tell."""
         own, other = self.cell.wall_seconds, self.other.wall_seconds
+        if not are_known(own, other):
+            return "not known"
         return "slower" if clearly_more(own, other) else "faster" if clearly_more(other, own) else "as good"
 
 
@@ -181,19 +186,20 @@ class Accesses:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Zero-copy beside the copy that a program would make in its place: of the part alone where a call takes it.
-
-        Without those that vary too much to tell.
-        """
-        known = [{cell.way: cell for cell in group} for group in self.alike.values()]
-        pairs = (
-            Pair(ways["mapped"], ways.get("copy_part", ways["copy"])) for ways in known if {"mapped", "copy"} <= {*ways}
-        )
-        return [pair for pair in pairs if all(cell.wall_seconds.is_known for cell in pair)]
+        """Zero-copy beside the copy that a program would make in its place: of the part alone where a call takes it."""
+        alike = [{cell.way: cell for cell in group} for group in self.alike.values()]
+        both = [ways for ways in alike if {"mapped", "copy"} <= ways.keys()]
+        return [Pair(ways["mapped"], ways.get("copy_part", ways["copy"])) for ways in both]
 
     def once(self, pattern: PatternName) -> dict[WayName, Cell]:
         """Way → its cell of data that is used whole and once."""
         return {cell.way: cell for cell in self.alike.get((pattern, 1, 1), ())}
+
+    def beside_copy(self, way: WayName, pattern: PatternName) -> Pair | None:
+        """A way beside an explicit copy of data that is used whole and once; ``None`` where that is not known."""
+        ways = self.once(pattern)
+        pairs = [Pair(ways[way], ways["copy"])] if {way, "copy"} <= ways.keys() else []
+        return next(iter(known_pairs(pairs)), None)
 
     def least(self, by: By) -> int:
         """The least number of uses or spacing."""
@@ -218,8 +224,12 @@ class Accesses:
         ``None`` where only one number of uses was measured, or where what more uses take is lost in the noise.
         """
         course = [cell for cell in self.over("uses", pattern).get(way, ()) if cell.spacing == 1]
-        more = course[-1].seconds - course[0].seconds if course else 0.0
-        return more / (course[-1].uses - course[0].uses) if more > 0 else None
+        if len(course) < 2:
+            return None
+        few, many = course[0], course[-1]
+        more = many.seconds - few.seconds
+        off = math.hypot(*(cell.seconds * cell.wall_seconds.uncertainty for cell in (few, many)))
+        return more / (many.uses - few.uses) if off <= MOST_OFF * more else None
 
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Accesses | None:
@@ -239,15 +249,19 @@ def verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
     if any(cell.wrong_count for cell in accesses.cells):
         return "Data was read or written wrong: do not trust any figure of this run."
-    if not accesses.pairs:
+    known = known_pairs(accesses.pairs)
+    if not known:
         return None
-    whole = [pair for pair in accesses.pairs if pair.cell.spacing == 1]
-    least, most = (choose(whole or accesses.pairs, key=lambda pair: pair.times) for choose in (min, max))
+    whole = [pair for pair in known if pair.cell.spacing == 1]
+    least, most = (choose(whole or known, key=lambda pair: pair.times) for choose in (min, max))
     if not whole or (least.verdict, most.verdict) == ("faster", "slower"):
         ends = [f"{pair.against_words} ({pair.cell.words})" for pair in dict.fromkeys((least, most))]
         return f"Zero-copy is {', '.join(ends)}."
     if most.verdict != "slower":
-        return f"Map the data (zero-copy): it takes at most {most.times_words} times a copy's time, and no GPU memory."
+        longest = f"it takes at most {most.times_words} times a copy's time"
+        unclear = "Measure again: times vary too much to tell whether zero-copy is slower than a copy."
+        is_near = near(most.cell.wall_seconds, most.other.wall_seconds)
+        return f"Map the data (zero-copy): {longest}, and no GPU memory." if is_near else unclear
     faster = faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
     use_part = f", map what they read {faster} of" if faster else ""
     again = " and again" if any(pair.cell.uses == 1 and pair.verdict != "slower" for pair in whole) else ""
@@ -258,8 +272,13 @@ def verdict(accesses: Accesses) -> str | None:
     return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){use_part}."
 
 
+def known_pairs(pairs: Iterable[Pair]) -> list[Pair]:
+    """Those of which it is known which way is faster."""
+    return [pair for pair in pairs if pair.verdict != "not known"]
+
+
 def faster_shares(parts: Sequence[Pair]) -> str:
-    """The largest share from which down zero-copy is faster whatever the pattern."""
+    """The largest share from which down zero-copy is known to be faster whatever the pattern."""
     by_spacing = sorted(grouped(parts, lambda pair: pair.cell.spacing).items(), reverse=True)
     faster = takewhile(lambda group: all(pair.verdict == "faster" for pair in group[1]), by_spacing)
     won = [format_share(1 / spacing) for spacing, _ in faster]
@@ -281,28 +300,32 @@ def headline(accesses: Accesses) -> Iterator[Quantity]:
     alike = list(accesses.once(accesses.patterns[0]).values())
     if alike:
         best, name = winners(alike)[0], PATTERNS[alike[0].pattern]
-        yield quantity(f"Fastest for one {name}", _best(alike), "text", key="fastest.way")
+        yield quantity(f"Fastest for one {name}", _best(alike), "text", reason=VARIES, key="fastest.way")
         words = f"Useful rate of the fastest, one {name}"
         rate = best.useful_bytes_per_second
         yield measured(words, best.wall_seconds, "bytes/second", rate, key="fastest.rate")
 
 
-def _best(alike: Sequence[Cell]) -> str:
-    return " or ".join(WAYS[cell.way].title for cell in winners(alike))
+def _best(alike: Sequence[Cell]) -> str | None:
+    best = winners(alike)
+    return " or ".join(WAYS[cell.way].title for cell in best) if best[0].wall_seconds.is_known else None
 
 
 def _winners(accesses: Accesses) -> Table:
     rows = []
     for (pattern, spacing, uses), alike in accesses.alike.items():
-        best, slowest = winners(alike)[0], max(alike, key=lambda cell: cell.seconds)
-        takes = (best.seconds, WAYS[slowest.way].title, Pair(slowest, best).times)
+        known = [cell for cell in alike if cell.wall_seconds.is_known]
+        best, slowest = winners(alike)[0], max(known, key=lambda cell: cell.seconds, default=None)
+        times = Pair(slowest, best).times if slowest and best in known else None
+        takes = (times and best.seconds, WAYS[slowest.way].title if slowest else None, times)
         rows.append((PATTERNS[pattern], 1 / spacing, uses, _best(alike), *takes))
     columns = {"pattern": "text", "share used": "share", "uses": "count", "best way": "text", "it takes": "seconds"}
     return table(
         "Which way wins",
         columns | {"slowest way": "text", "it takes × the best": "ratio"},
         rows,
-        note=f"{AS_GOOD_WORDS} Times run from data on the host until the result can be used.",
+        note=f"{AS_GOOD_WORDS} n/a: the fastest varies too much to tell; the slowest is of those that do not. Times "
+        "run from data on the host until the result can be used.",
     )
 
 

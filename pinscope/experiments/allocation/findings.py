@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
+from pinscope.analysis.texts import Costed, Text, dearest_first, joined, roughly, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import Finding, costing, quantity
@@ -24,7 +24,7 @@ _TAKES = (
     "Getting and freeing it takes {took:seconds}, {extra} a touched pageable one; each {even.direction} copy is "
     "{even.gain_seconds:seconds} faster than a pageable one."
 )
-_FASTER = "{usual} of {size:bytes} takes {slow:seconds}, {gain} as long as {best} ({fast:seconds})"
+_FASTER = "{usual} of {size:bytes} takes {slow}, {gain} as long as {best} ({fast})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
 TEXTS: Mapping[str, Text] = {
     "not-fresh": Text(
@@ -37,12 +37,11 @@ TEXTS: Mapping[str, Text] = {
     ),
     "kept-by-driver": Text(
         "small cudaHostAlloc buffers took fewer page faults than they have pages, the largest did not",
-        "{way} of {cell.bytes:bytes} takes only {took:seconds}, probably because the driver reuses memory that it "
-        "had already pinned",
+        "{way} of {cell.bytes:bytes} takes {took}, probably because the driver reuses memory that it had already "
+        "pinned",
         "Getting {cell.bytes:bytes} took {cell.page_faults:,} page faults. "
         "These buffers are not compared with fresh memory.",
-        "Reuse small pinned buffers where a loop would get one each time: getting and freeing one costs {took:seconds} "
-        "here.",
+        "Reuse small pinned buffers where a loop would get one each time: getting and freeing one costs {took} here.",
     ),
     "pinning-never-pays": Text(
         "the largest fresh pinned buffer costs more than a pageable one, and copies from it are not faster",
@@ -69,8 +68,8 @@ TEXTS: Mapping[str, Text] = {
     ),
     "pool-saves": Text(
         f"a fresh pinned buffer takes {POOL_SAVES:g} times as long as one from a pool",
-        "Reusing a pinned buffer of {size:bytes} saves {saved:seconds} each time",
-        "A fresh one takes {slow:seconds} to get and free; {best}: {fast}. The pool keeps the memory pinned meanwhile.",
+        "Reusing a pinned buffer of {size:bytes} saves {saved} each time",
+        "A fresh one takes {slow} to get and free; {best}: {fast}. The pool keeps the memory pinned meanwhile.",
         "Take pinned buffers from a pool (cupy.get_default_pinned_memory_pool, PyTorch's caching host allocator, or a "
         "list of your own), give each back once its last copy is done, and empty the pool when the host needs the "
         "memory.",
@@ -124,16 +123,15 @@ def _kept(buffers: Buffers) -> Iterator[Costed]:
     if not buffers.kept:
         return
     most = max(buffers.kept, key=lambda cell: cell.bytes)
-    took = most.both_seconds.median
     yield say(
         TEXTS,
         "kept-by-driver",
-        quantity(f"Get and free, {format_bytes(most.bytes)}", took, "seconds"),
         quantity("Page faults", most.page_faults, "count"),
+        measured(f"Get and free, {format_bytes(most.bytes)}", most.both_seconds, "seconds"),
         quantity("Sizes affected", len(buffers.kept), "count"),
         way=buffers.ways[most.way].title,
         cell=most,
-        took=took,
+        took=pool_words(most.both_seconds),
     )
 
 
@@ -189,8 +187,8 @@ def _pool(buffers: Buffers) -> Iterator[Costed]:
             measured("Reused", fast, "seconds"),
             cost=ratio(slow, fast),
             size=pair[0].bytes,
-            saved=slow.median - fast.median,
-            slow=slow.median,
+            saved=roughly(slow.median - fast.median, slow.uncertainty),
+            slow=roughly(slow.median, slow.uncertainty),
             fast=pool_words(fast),
             best=buffers.ways[pair[1].way].title,
         )
@@ -211,7 +209,7 @@ def _cheaper(buffers: Buffers) -> Iterator[Costed]:
             usual=usual,
             best=best,
             size=pair[0].bytes,
-            slow=slow.median,
-            fast=fast.median,
+            slow=roughly(slow.median, slow.uncertainty),
+            fast=roughly(fast.median, fast.uncertainty),
             gain=times(ratio(slow, fast), slow, fast),
         )

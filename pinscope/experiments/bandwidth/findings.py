@@ -10,7 +10,7 @@ from operator import attrgetter
 from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
-from pinscope.analysis.statistics import exceeds, together
+from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
@@ -29,7 +29,7 @@ TEXTS = {
         "the largest pageable copies take longer than pinned ones, by more than both may be off",
         "Pageable copies[ ({conditions})] take {longer} as long as pinned ones",
         "Pageable copies run at {rates:and}; the call that starts one returns after {calls:and}. "
-        "Pinned copies are faster {where}.",
+        "Pinned copies are faster {where:and}.",
         "Pin these buffers once and reuse them; the experiment allocation measures after how many copies that pays.",
     ),
     "pageable-state": Text(
@@ -87,7 +87,7 @@ def slower_than_same_model(
     own, best = _largest_pinned(Copies(run, rows)), _largest_pinned(Copies(other, other_rows))
     behind = {way: cell.bytes_per_second / best[way].bytes_per_second for way, cell in own.items() if way in best}
     way = min(behind, key=behind.__getitem__, default="")
-    if not way or behind[way] >= BELOW_LIKE:
+    if not way or not _is_below(behind[way], BELOW_LIKE, own[way], best[way]):
         return None
     link = run.gpu.link if run.gpu else None
     _, finding = say(
@@ -105,6 +105,11 @@ def slower_than_same_model(
         reached=behind[way],
     )
     return finding
+
+
+def _is_below(share: float, limit: float, *cells: Cell) -> bool:
+    """Whether a share of rates lies below its limit, and that is no chance."""
+    return share < limit and is_distinct(share / limit, *(cell.one_more_seconds for cell in cells))
 
 
 def _largest_pinned(copies: Copies) -> dict[str, Cell]:
@@ -130,7 +135,11 @@ def _arrival(copies: Copies) -> Iterator[Costed]:
 
 def _pageable(copies: Copies) -> Iterator[Costed]:
     """One finding for both directions; a ratio that noise may have made is none."""
-    gains = {way: gain for way, gain in copies.gains.items() if way in ("h2d", "d2h") and gain.start}
+    gains = {
+        way: gain
+        for way, gain in copies.gains.items()
+        if way in ("h2d", "d2h") and gain.start and are_known(*gain.seconds)
+    }
     if not gains:
         return
     worst = max(gain.ratio for gain in gains.values())
@@ -138,7 +147,7 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
     starts = grouped(gains, lambda way: gains[way].where)
     where = {way: f"{way}, {format_bytes(gain.bytes)}" for way, gain in gains.items()}
     sides = {way: (gain.pinned, gain.pageable) for way, gain in gains.items()}
-    calls = {way: [format_seconds(cell.issue_seconds.median) for cell in both] for way, both in sides.items()}
+    calls = {way: [_call(cell) for cell in both] for way, both in sides.items()}
     rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in sides.items()}
     longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
     yield say(
@@ -151,8 +160,16 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         conditions=next(iter(gains.values())).pageable.conditions,
         rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
         calls=[f"{slow} instead of {fast} ({way})" for way, (fast, slow) in calls.items()],
-        where=joined([f"{start} ({joined(ways)})" if len(starts) > 1 else start for start, ways in starts.items()]),
+        where=[f"{start} ({joined(ways)})" for start, ways in starts.items()],
     )
+
+
+def _call(cell: Cell) -> str:
+    """How long the call that starts a copy takes; at most, where it varies too much to tell."""
+    calls = cell.issue_seconds
+    if calls.is_known or calls.interval is None:
+        return format_seconds(calls.median)
+    return f"at most {format_seconds(calls.interval[1])}"
 
 
 def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
@@ -160,7 +177,7 @@ def _gain_evidence(way: str, gain: Gain) -> Iterator[Quantity]:
     for name, cell in sides.items():
         yield cell.rate(f"{name.capitalize()}, {way}")
     for name, cell in sides.items():
-        yield quantity(f"The call that starts the copy, {name}, {way}", cell.issue_seconds.median, "seconds")
+        yield measured(f"The call that starts the copy, {name}, {way}", cell.issue_seconds, "seconds")
     smallest = " (smallest measured)" if gain.everywhere else ""
     yield quantity(f"Size from which pinned is faster, {way}{smallest}", gain.start, "bytes")
 
@@ -238,7 +255,7 @@ def _range(alike: Sequence[Cell]) -> float:
 
 
 def _link(copies: Copies) -> Iterator[Costed]:
-    run, limit, shares = copies.run, copies.limit, copies.link_shares
+    run, limit = copies.run, copies.limit
     link = run.gpu.link if run.gpu else None
     if link is None or limit is None:
         return
@@ -246,17 +263,19 @@ def _link(copies: Copies) -> Iterator[Costed]:
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
         yield limit / (payload_now(link) or limit), narrow
-    least = min(shares.values(), default=1.0)
-    if least < SLOW_LINK:
+    slow = {
+        way: share for way, share in copies.link_shares.items() if _is_below(share, SLOW_LINK, copies.best_pinned[way])
+    }
+    if slow:
         pcie = f"PCIe generation {link.generation_max} with {link.width_max} lanes"
         yield say(
             TEXTS,
             "link-slow",
-            *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in shares),
+            *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in slow),
             quantity("Link limit", limit, "bytes/second"),
-            cost=1 / least,
-            severity=costing(1 / least),
-            shares=_listed({way: part_words(share) for way, share in shares.items()}),
+            cost=1 / min(slow.values()),
+            severity=costing(1 / min(slow.values())),
+            shares=_listed({way: part_words(share) for way, share in slow.items()}),
             link=pcie if link.kind == "pcie" else "The link",
             limit=limit,
             packets=packet_words(link),

@@ -11,7 +11,7 @@ from typing import Annotated
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, compared, exceeds, is_distinct, measured, together
+from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import about, on_lab
 from pinscope.experiments.bandwidth.ways import WAYS, both_ways_seconds
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
@@ -276,14 +276,15 @@ def _compared(way: str, gain: Gain) -> str:
     """``Pin host buffers from 4 KiB on (smallest measured): unpinned, 1 GiB to GPU is about 6.5 times slower``."""
     size, what = format_bytes(gain.bytes), f"copies {way}"
     told_apart = is_distinct(gain.ratio, *gain.seconds)
-    if gain.uncertainty > 1 and not told_apart:
+    if not are_known(*gain.seconds) and not told_apart:
         return f"Measure again: {what} of {size} vary too much to tell whether pinning makes them faster"
     if gain.start is None:
         fast, slow = (format_bandwidth(cell.bytes_per_second) for cell in (gain.pinned, gain.pageable))
         less = told_apart and gain.ratio * PAYS < 1
         makes = f"makes {what} slower" if less else f"makes no difference to {what} that ± could tell"
         return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
-    slower = f"unpinned, {size} {way} is {about(gain.uncertainty)}{gain.ratio:.1f} times slower"
+    times = f"{about(gain.uncertainty)}{gain.ratio:.1f} times " if are_known(*gain.seconds) else ""
+    slower = f"unpinned, {size} {way} is {times}slower"
     which = (
         f"of {size}"
         if gain.start >= gain.bytes
@@ -328,14 +329,10 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
         if pinned and copies.limit and pinned[-1].bytes >= LARGE:
             share, key = pinned[-1].bytes_per_second / copies.limit, f"pinned.{way}.link_share"
             name = f"Share of the link's limit, pinned {words}, {format_bytes(pinned[-1].bytes)}"
-            yield quantity(
-                name,
-                share if share <= 1 else None,
-                "share",
-                reason=reason,
-                spread=pinned[-1].one_more_seconds.spread,
-                key=key,
-            )
+            if share <= 1:
+                yield measured(name, pinned[-1].one_more_seconds, "share", share, key=key)
+            else:
+                yield quantity(name, None, "share", reason=reason, key=key)
 
 
 def _faster(way: str, words: str, gain: Gain) -> Quantity:

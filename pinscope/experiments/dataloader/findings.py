@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
-from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
-from pinscope.experiments.dataloader.reading import MOST_RUNS, Cell, Effect, Loops, PoolUse, workers_title
+from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 from pinscope.units import format_share
@@ -18,6 +17,7 @@ _BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
 _SPEED = "Speed with ÷ without, {batch} a batch, and the range in which another run's will lie: "
 _DETAIL = _SPEED + "{intervals}.[ With {others}.]"
+_MORE = f"To tell smaller differences, take more rounds: pinscope run dataloader --set rounds={MOST_RUNS}"
 TEXTS: Mapping[str, Text] = {
     "never-steady": Text(
         "a combination did not become steady",
@@ -48,8 +48,15 @@ TEXTS: Mapping[str, Text] = {
     "no-difference-measured": Text(
         "a setting makes no measured difference with any number of workers",
         "No difference measured for {settings}",
-        _SPEED + "{listed}. A difference of up to {unseen:share} is not excluded.",
-        f"To tell smaller differences, take more rounds: pinscope run dataloader --set rounds={MOST_RUNS}",
+        _SPEED + "{listed}. A difference of up to {unseen:share} is not excluded[; of {varied:and} the rounds vary too "
+        "much to tell].",
+        _MORE,
+    ),
+    "no-difference-measured/varies": Text(
+        "rounds vary too much to tell what a setting changes with any number of workers",
+        "{rounds} rounds vary too much to tell what pin_memory and non_blocking change",
+        "Of {settings} no speed with ÷ without, {batch} a batch, is known well enough for a figure.",
+        _MORE,
     ),
     "gain-by-batch": Text(
         "another kind of batch gains more or less by pin_memory with non_blocking, and the intervals lie apart",
@@ -61,9 +68,9 @@ TEXTS: Mapping[str, Text] = {
     "pinned-rounding": Text(
         "PyTorch pins much more for a batch than it has bytes",
         "PyTorch pins {rounded:bytes} for a batch of {asked:bytes}",
-        "Its pinned allocator rounds requests up to powers of two and keeps them[: {most.pinned_bytes:bytes} were "
-        "pinned with {workers}].[ Settings in force: {settings}.][ Less is pinned with: {tight}.][ Emptying the pool "
-        "gives nothing back with: {staying}.]",
+        "Its pinned allocator rounds requests up to powers of two and keeps them[ ({most.words}: "
+        "{most.pinned_bytes:bytes})].[ Settings in force: {settings}.][ Less is pinned with: {tight}.][ Emptying the "
+        "pool gives nothing back with: {staying}.]",
         "For batches, choose a batch size whose bytes are just below a power of two. For a buffer of your own: "
         f"{ROUNDING_ADVICE[:1].lower()}{ROUNDING_ADVICE[1:]} torch._C._host_emptyCache() gives back what no tensor "
         "uses.",
@@ -161,7 +168,7 @@ def _effects(loops: Loops) -> Iterator[Costed]:
         for name in ("faster", "slower"):
             if some := by_verdict.get(name):
                 yield _effect(rule, setting, name, some, effects, gains, loops)
-        if effects and set(by_verdict) == {"no difference measured"}:
+        if effects and by_verdict.keys() <= set(UNTOLD):
             alike[setting.title] = effects
     if alike:
         yield _no_difference(alike, loops)
@@ -189,7 +196,7 @@ def _effect(
     return say(
         {rule: TEXTS[f"setting/{name}"]},
         rule,
-        *_evidence(effects),
+        *_evidence([*some, *others]),
         cost=cost,
         severity=costing(cost),
         setting=setting.title,
@@ -231,15 +238,22 @@ def _by_batch(loops: Loops) -> Iterator[Costed]:
 
 def _no_difference(alike: Mapping[str, Sequence[Effect]], loops: Loops) -> Costed:
     """What the run cannot tell from its absence, and how large a difference it would not have seen."""
-    ends = [effect.ends for effects in alike.values() for effect in effects]
+    known = {name: own for name, effects in alike.items() if (own := [effect for effect in effects if effect.is_known])}
+    unknown = {name: [effect for effect in effects if not effect.is_known] for name, effects in alike.items()}
+    varied = [f"{name} with {_workers(effects)}" for name, effects in unknown.items() if effects]
+    ends = [effect.ends for effects in known.values() for effect in effects]
+    rounds = min(effect.ratio.count for effects in alike.values() for effect in effects)
     return say(
         TEXTS,
-        "no-difference-measured",
-        *(each for name, effects in alike.items() for each in _evidence(effects, f"{name}, ")),
-        settings=joined(list(alike)),
+        "no-difference-measured" if known else "no-difference-measured/varies",
+        *(each for name, effects in known.items() for each in _evidence(effects, f"{name}, ")),
+        *([] if known else [quantity("Rounds", rounds, "count")]),
+        settings=joined(list(known or alike)),
         batch=BATCHES[loops.kinds[0]].title,
-        listed="; ".join(f"{name} {_intervals(effects)}" for name, effects in alike.items()),
-        unseen=max(max(high - 1, 1 - low) for low, high in ends),
+        listed="; ".join(f"{name} {_intervals(effects)}" for name, effects in known.items()),
+        varied=varied or None,
+        rounds=rounds,
+        unseen=max((max(high - 1, 1 - low) for low, high in ends), default=None),
     )
 
 
@@ -249,8 +263,7 @@ def _intervals(effects: Sequence[Effect]) -> str:
 
 def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
     for effect in effects:
-        words = f"Speed with ÷ without, {name}{workers_title(effect.workers)}"
-        yield measured(words, effect.ratio, "ratio")
+        yield effect.figure(f"Speed with ÷ without, {name}{workers_title(effect.workers)}")
 
 
 def _workers(effects: Sequence[Effect]) -> str:
@@ -261,7 +274,7 @@ def _workers(effects: Sequence[Effect]) -> str:
 def _rounding(loops: Loops) -> Iterator[Costed]:
     """Pinned blocks are rounded up to powers of two; and what the pool's settings change, where it was looked at."""
     pinned = [cell for cell in loops.cells if cell.pin_memory and cell.pinned_bytes and cell.batch_kind != "many"]
-    most = max(pinned, key=lambda cell: cell.pinned_bytes or 0, default=None)
+    most = max(pinned, key=lambda cell: (cell is loops.fastest, cell.pinned_bytes or 0), default=None)
     uses = [use for use in loops.uses if use.taken is not None]
     if not uses and most is None:
         return
@@ -274,7 +287,7 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
         TEXTS,
         "pinned-rounding",
         quantity("Asked for, a batch", asked, "bytes"),
-        *([quantity("Pinned in all", most.pinned_bytes, "bytes")] if most else []),
+        *([quantity(f"Pinned in all, {most.words}", most.pinned_bytes, "bytes")] if most else []),
         quantity("Rounded up", waste, "ratio"),
         *(quantity(f"Pinned, {use.title}", use.taken, "bytes") for use in uses),
         cost=waste,
@@ -282,7 +295,6 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
         rounded=rounded,
         asked=asked,
         most=most,
-        workers=workers_title(most.workers) if most else None,
         settings=(uses[0].settings or "none") if uses else None,
         tight=_texts(use for use in uses if (use.taken or 0) < (rounded or 0) - SAME_BYTES),
         staying=_texts(use for use in uses if (use.left_bytes or 0) > SAME_BYTES),

@@ -30,7 +30,7 @@ from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, med
 from pinscope.analysis.statistics import Summary, measured, summarize
 from pinscope.analysis.texts import ROUGH, about, joined
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, POOL_SETTINGS, WAYS, BatchKind, Setting
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
+from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
 
 COUNTER_SLACK_BYTES = 2**20
 """The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
@@ -43,6 +43,8 @@ DRIFT = 0.05
 """The two halves of a steady part differ in their mean by less than this share, or by less than chance explains."""
 _DRIFT_ERRORS = 3.0
 """Chance explains a difference of so many standard errors."""
+UNTOLD = ("no difference measured", VARIES)
+"""Verdicts on a setting that tell neither a gain nor a loss."""
 LEAST_RUNS = 3
 OWN_TIMES = ("wait_seconds", "issue_seconds", "copy_seconds", "compute_seconds", "stall_seconds", "step_seconds")
 TIMES = (*OWN_TIMES, "make_seconds", "pin_seconds")
@@ -312,6 +314,17 @@ class Effect:
         return self.ratio.median
 
     @property
+    def is_known(self) -> bool:
+        """Whether its few rounds make it a figure."""
+        return self.ratio.uncertainty <= MOST_OFF
+
+    def figure(self, name: str, key: str | None = None) -> Quantity:
+        """The ratio as findings and headlines show it."""
+        if self.verdict == VARIES:
+            return quantity(name, None, "ratio", reason=VARIES, key=key)
+        return measured(name, self.ratio, "ratio", key=key)
+
+    @property
     def ends(self) -> tuple[float, float]:
         """Between which another run's will lie; 0 and infinite where one round tells nothing of it."""
         least = max(1 - self.ratio.uncertainty, 0.0)
@@ -319,22 +332,25 @@ class Effect:
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower``, ``no difference measured``, or ``measured once``."""
+        """``faster``, ``slower``, ``no difference measured``, :data:`VARIES`, or ``measured once``."""
         if self.ratio.count == 1:
             return "measured once"
+        if not self.is_known:
+            return VARIES
         low, high = self.ends
         return "faster" if low > 1 else "slower" if high < 1 else "no difference measured"
 
     def is_apart(self, other: Effect) -> bool:
         """Whether what other runs of both will show has nothing in common."""
         (low, high), (its_low, its_high) = self.ends, other.ends
-        return low > its_high or its_low > high
+        return self.is_known and other.is_known and (low > its_high or its_low > high)
 
     @property
     def times(self) -> str:
-        """The ratio with its ends."""
+        """The ratio with its ends, where it has any."""
         low, high = self.ends
-        return f"{self.value:.2f}" + (f" ({low:.2f} to {high:.2f})" if self.ratio.count > 1 else "")
+        known = f"{self.value:.2f} ({low:.2f} to {high:.2f})" if self.is_known else f"{self.value:.2f}"
+        return "n/a" if self.verdict == VARIES else known
 
 
 @dataclass(frozen=True)
@@ -448,7 +464,7 @@ def verdict(loops: Loops) -> str | None:
 def _brings(effects: Sequence[Effect]) -> str:
     """``If num_workers is 0, use …: 1.4 times (1.1 to 1.8) as fast (2 workers: cannot tell)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
-    alike, name = by_verdict.pop("no difference measured", []), WAYS[BOTH].title
+    alike, name = [effect for effect in effects if effect.verdict in UNTOLD], WAYS[BOTH].title
     same = _workers(alike)
     faster, slower, once = (by_verdict.get(how, []) for how in ("faster", "slower", "measured once"))
     rest = [f"{_workers(slower)} workers: slower"] if faster and slower else []
@@ -489,7 +505,7 @@ def headline(loops: Loops) -> Iterator[Quantity]:
     yield quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes")
     for gain in gains[:2]:
         name, key = f"Speed-up by {WAYS[BOTH].title}, {workers_title(gain.workers)}", f"workers_{gain.workers}.gain"
-        yield measured(name, gain.ratio, "ratio", key=key)
+        yield gain.figure(name, key)
     ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
     yield quantity("Fastest loop", best.words + ties, "text", key="fastest.loop")
     if best.pin_memory:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import compared
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
+from pinscope.analysis.statistics import compared, is_distinct, measured
+from pinscope.analysis.texts import ROUGH, Costed, Text, dearest_first, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
@@ -91,7 +91,7 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
     """One finding on the directions in which the full recipe works, one on those in which it does not."""
     known = [cell for cell in passes.full if cell.knows_overlap]
     for works, full in grouped(known, lambda cell: cell.overlaps).items():
-        hidden = joined([f"{part_words(cell.overlap)} ({cell.case})" for cell in full])
+        hidden = joined([f"{part_words(cell.overlap)}{_precision(cell)} ({cell.case})" for cell in full])
         cost = 1.0 if works else max(cell.seconds / cell.least_seconds for cell in full)
         yield say(
             TEXTS,
@@ -100,16 +100,26 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
                 figure
                 for cell in full
                 for figure in (
-                    quantity(f"Overlap, {cell.case_words}", cell.possible_overlap_share, "share"),
+                    _overlap(cell),
                     quantity(f"Possible with this many chunks, {cell.case_words}", cell.ideal_share, "share"),
                     quantity(f"Compute idle between kernels, {cell.case_words}", cell.stall_seconds.median, "seconds"),
                 )
             ),
             cost=cost,
             severity="good" if works else costing(cost) if passes.run.lab == "cuda" else "note",
-            hidden=hidden if works else f"only {hidden}".replace("only none", "nothing"),
+            hidden=hidden.replace(") (", "; ") if works else f"only {hidden}".replace("only none", "nothing"),
             reason=IN_THE_WAY[passes.run.lab],
         )
+
+
+def _overlap(cell: Cell) -> Quantity:
+    name = f"Overlap, {cell.case_words}"
+    return quantity(name, cell.possible_overlap_share, "share", spread=cell.overlap_spread)
+
+
+def _precision(cell: Cell) -> str:
+    spread = cell.overlap_spread
+    return f" (± {spread:.0%})".replace("%", " %") if spread and spread > ROUGH else ""
 
 
 def _ingredients(passes: Passes) -> Iterator[Costed]:
@@ -146,7 +156,8 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
     cell, way, what = lack.cell, lack.cell.case_words, WAYS[lack.missing].phrase
     yield compared(f"Time with {what} against the full recipe, {way}", cell.device_seconds, lack.full.device_seconds)
     if cell.recipe.memory != "pinned":
-        yield quantity(f"Its copies alone against pinned ones alone, {way}", cell.copy_slowdown, "ratio")
+        name = f"Its copies alone against pinned ones alone, {way}"
+        yield measured(name, cell.copy_alone_seconds, "ratio", cell.copy_slowdown)
     if cell.knows_own_overlap:
         in_turn = f"Time against that of its own copies and kernels one after the other, {way}"
         yield quantity(in_turn, cell.own_serial, "ratio")
@@ -156,10 +167,14 @@ def _lack_evidence(lack: Lack) -> Iterator[Quantity]:
 
 def _why(cell: Cell) -> str:
     """Slow copies, else what still ran side by side."""
-    slower = cell.copy_slowdown
+    slower, alone = cell.copy_slowdown, cell.copy_alone_seconds
     idle = f"compute is idle {format_seconds(cell.stall_seconds.median)} of {format_seconds(cell.seconds)}"
-    if slower >= SLOWER_COPIES:
-        return f"the copies alone take {slower:.1f} times as long as pinned ones, and {idle}"
+    if slower >= SLOWER_COPIES and is_distinct(slower, alone):
+        # Of copies that have fast and slow states those alone may have had more slow ones than the whole.
+        longer = (
+            "as long as the whole" if alone.median >= cell.seconds else f"{times(slower, alone)} as long as pinned ones"
+        )
+        return f"the copies alone take {longer}, and {idle}"
     if not cell.knows_own_overlap:
         return idle
     if cell.own_overlap >= HIDES:

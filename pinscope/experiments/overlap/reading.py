@@ -81,6 +81,12 @@ class Cell:
         return off / min(alone.median, self.compute_alone_seconds)
 
     @property
+    def overlap_spread(self) -> float | None:
+        """What stands after its ±; ``None`` of few repeats, and where that is more than half of the overlap."""
+        share, few = self.possible_overlap_share, self.device_seconds.few or self.copy_alone_seconds.few
+        return self.overlap_off / share if not few and self.overlap_off <= MOST_OFF * share else None
+
+    @property
     def knows_overlap(self) -> bool:
         """Whether its passes are steady enough to tell; of few repeats that is not known."""
         return self.overlap_off <= MOST_OFF or math.isinf(self.overlap_off)
@@ -301,8 +307,9 @@ def headline(passes: Passes) -> Iterator[Quantity]:
     """Of h2d, then of d2h: what is hidden, and what the dearest missing ingredient costs; then wrong chunks."""
     for cell in passes.full:
         name = f"Overlap of copies and kernels, {cell.case_words}"
-        share = cell.possible_overlap_share if cell.knows_overlap else None
-        yield quantity(name, share, "share", reason="its passes vary too much to tell", key=key(cell, "overlap"))
+        share, spread = (cell.possible_overlap_share, cell.overlap_spread) if cell.knows_overlap else (None, None)
+        reason = "its passes vary too much to tell"
+        yield quantity(name, share, "share", reason=reason, spread=spread, key=key(cell, "overlap"))
         for lack in passes.dearest(cell)[:1]:
             name = f"Time with {WAYS[lack.missing].phrase} against the full recipe, {cell.case_words}"
             without = f"without_{lack.missing.replace(' ', '_')}"

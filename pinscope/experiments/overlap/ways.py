@@ -31,7 +31,8 @@ WAYS: dict[str, Way] = {
     "pinned memory": way(
         "no pinned memory",
         "pageable memory",
-        help="Allocate the host buffers with cudaHostAlloc (cupyx.empty_pinned, torch pin_memory=True).",
+        help="Pin the host buffers once and keep them: from about 16 MiB on by pinscope.pinned_empty, which registers "
+        "touched memory, below by cupyx.empty_pinned or torch pin_memory=True (see the experiment allocation).",
     ),
     "separate copy stream": way(
         "no separate copy stream",

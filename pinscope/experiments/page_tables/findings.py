@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from pinscope.analysis.cells import of_kind
+from pinscope.analysis.cells import clearly_more, of_kind
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, part_words, say
@@ -14,8 +14,6 @@ from pinscope.experiments.page_tables.ways import BACKINGS
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.units import GIB, format_bytes, format_seconds
 
-AGREE = 0.05
-"""Times that differ by less are the same."""
 AGAIN = "Run it again while nothing else uses the GPU."
 TEXTS: Mapping[str, Text] = {
     "page-tables-kept": Text(
@@ -36,12 +34,11 @@ TEXTS: Mapping[str, Text] = {
     ),
     "time-of-pinning": Text(
         when="memory was touched and then registered",
-        title="Touching and registering 1 GiB in {pages} takes {way.seconds_per_gib:seconds}[, {times} times as long "
+        title="Touching and registering 1 GiB in {pages} takes {took:seconds}[, {times} times as long "
         "as in huge pages ({huge})]",
-        detail="One thread touched it in {way.touch_seconds_per_gib.median:seconds}, {part:share} of the time; "
+        detail="One thread touched it in {way.touch_seconds_per_gib.median:seconds}[, {part:share} of the time]; "
         "registering took {way.pin_seconds_per_gib.median:seconds}. Allocating pinned memory does both in one call.",
-        advice="Use huge pages, or touch with several threads, before registering: 'pinscope run pinning_strategy' "
-        "measures which way is fastest.",
+        advice="{how} before registering: 'pinscope run pinning_strategy' measures which way is fastest.",
     ),
     "page-table-price": Text(
         when="the page table of pinned memory lies in GPU memory and is large enough to be seen",
@@ -51,8 +48,8 @@ TEXTS: Mapping[str, Text] = {
         "up to {best.pinned_bytes:bytes}, show {best.least_bytes_per_gib:bytes}[ to {most:bytes}] for a pinned GiB[, "
         "of which freeing gave back {back}]. A TiB would take {tebibyte:bytes}.",
         advice="Count it for every process that pins, on every GPU on which that process has a context (or, of a host "
-        "pool, access). Where several processes need the same data, one can pin it and copy for the others: see the "
-        "experiment registration.",
+        "pool, access). Whether one owner of memory that several processes share is worth it depends on how much that "
+        "is: the experiment registration tells.",
     ),
     "every-gpu-pays": Text(
         when="memory of another GPU grows with what is pinned",
@@ -110,28 +107,30 @@ def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
 
 def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
     """What touching small pages by one thread costs, beside huge pages where they were measured."""
-    timed = [cost for cost in costs.own if cost.touch_seconds_per_gib and cost.pin_seconds_per_gib]
-    if not timed or (touching := timed[0].touch_seconds_per_gib) is None:
+    timed = {cost: both for cost in costs.own if (both := cost.both_seconds_per_gib)}
+    if not timed:
         return
-    cost, huge = timed[0], [cost for cost in timed if cost.backing in of_kind(BACKINGS, "huge")]
-    parts = {"Touching": touching, "Registering": cost.pin_seconds_per_gib}
-    others = sorted((cost.seconds_per_gib for cost in huge), reverse=True) if cost.backing == "4k" else []
-    ratios = [cost.seconds_per_gib / seconds for seconds in others] or [1.0]
+    cost, took = next(iter(timed.items()))
+    huge = [other for other in timed if cost.backing == "4k" and other.backing in of_kind(BACKINGS, "huge")]
+    parts = {"Touching": cost.touch_seconds_per_gib, "Registering": cost.pin_seconds_per_gib}
+    others = sorted((timed[other].median for other in huge if clearly_more(took, timed[other])), reverse=True)
+    ratios = [took.median / seconds for seconds in others] or [1.0]
     yield say(
         TEXTS,
         "time-of-pinning",
         *(measured(f"{name} a GiB", part, "seconds") for name, part in parts.items() if part),
         *(
-            quantity(f"Touching and registering a GiB, {other.backing}", other.seconds_per_gib, "seconds")
-            for other in huge
-            if other is not cost
+            measured(f"Touching and registering a GiB, {other.backing}", timed[other], "seconds")
+            for other in (cost, *huge)
         ),
         cost=ratios[-1],
         severity=costing(ratios[-1]),
         pages=BACKINGS[cost.backing].title,
         way=cost,
-        part=touching.median / cost.seconds_per_gib,
-        times=" to ".join(dict.fromkeys(f"{ratios[end]:.1f}" for end in (0, -1))) if ratios[0] >= 1 + AGREE else None,
+        took=took.median,
+        part=cost.touch_seconds_per_gib.median / took.median if cost.touch_seconds_per_gib else None,
+        times=" to ".join(dict.fromkeys(f"{ratios[end]:.1f}" for end in (0, -1))) if others else None,
+        how="Touch with several threads" if huge and not others else "Use huge pages, or touch with several threads,",
         huge=" to ".join(dict.fromkeys(format_seconds(seconds) for seconds in (*others[:1], *others[-1:]))),
     )
 

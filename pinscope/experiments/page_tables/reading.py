@@ -48,6 +48,7 @@ class Cell:
         sizes: pinned at each step, ascending; bytes.
         grown: what the meter had grown by then.
         left_bytes: what it still showed above its start when all was freed; ``None`` before that.
+        both_seconds_per_gib: touching and pinning; ``None`` where CUDA touches the memory itself.
     """
 
     memory: str
@@ -64,6 +65,7 @@ class Cell:
     touch_seconds_per_gib: Annotated[Summary | None, Value("touching a GiB", "seconds", "less")]
     pin_seconds_per_gib: Annotated[Summary | None, Value("pinning a GiB", "seconds", "less")]
     free_seconds_per_gib: Annotated[float | None, Value("giving back a GiB", "seconds", "less")]
+    both_seconds_per_gib: Summary | None
 
     @cached_property
     def slope(self) -> SlopeBounds | None:
@@ -139,11 +141,6 @@ class Cell:
         return self.known_slope.high * GIB if self.known_slope else None
 
     @property
-    def seconds_per_gib(self) -> float:
-        """Touching and pinning."""
-        return sum(part.median for part in (self.touch_seconds_per_gib, self.pin_seconds_per_gib) if part)
-
-    @property
     def unreached(self) -> bool:
         """Whether no GPU was granted access, and it took no GPU memory that could be seen."""
         return self.memory == "pool" and self.table_bytes < GRANULE_BYTES
@@ -202,6 +199,7 @@ def _cost(memory: str, backing: str, device: int, rows: Sequence[Row]) -> Cell |
         touch_seconds_per_gib=_per_gib(held, "touch_seconds"),
         pin_seconds_per_gib=_per_gib(held, "pin_seconds"),
         free_seconds_per_gib=None if freeing is None else freeing * GIB / last["bytes"],
+        both_seconds_per_gib=_per_gib(held, "touch_seconds", "pin_seconds"),
     )
 
 
@@ -210,8 +208,9 @@ def _difference(later: Row | None, before: Row, name: str) -> int | None:
     return later[name] - before[name] if later and known else None
 
 
-def _per_gib(held: Sequence[Row], name: str) -> Summary | None:
-    rates = [row[name] * GIB / row["step_bytes"] for row in held if row[name] is not None and row["step_bytes"]]
+def _per_gib(held: Sequence[Row], *names: str) -> Summary | None:
+    timed = [row for row in held if row["step_bytes"] and None not in [row[name] for name in names]]
+    rates = [sum(row[name] for name in names) * GIB / row["step_bytes"] for row in timed]
     return summarize(rates) if rates else None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, StrategyCell, cause, not_pinned
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
+from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, StrategyCell, cause, is_near, not_pinned
+from pinscope.analysis.statistics import measured, ratio
+from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.run import Finding, Quantity, costing, quantity
 from pinscope.units import format_bytes, format_precision
@@ -22,16 +23,16 @@ TEXTS: Texts = {
     **NOT_PINNED,
     "faster-strategy": Text(
         when="another way in one piece is 1.5 times as fast as one cudaHostAlloc",
-        title="One cudaHostAlloc takes {usual.total_seconds.median:seconds} to pin {best.bytes:bytes}, {cost:.1f} "
-        "times as long as the recommended way ({best.total_seconds.median:seconds})",
+        title="One cudaHostAlloc of {best.bytes:bytes} takes {usual.total_seconds.median:seconds}, {longer} as long as "
+        "the recommended way ({best.total_seconds.median:seconds})",
         detail="Recommended for one array that any copy may use: {recipe.title}, {recipe.threads:threads}.[ Touching "
         "its pages took {best.touch_seconds:seconds}, registering them {best.pin_seconds:seconds}.]",
         advice="Call {call}.",
     ),
     "neighbours-wait": Text(
-        when="another process's driver call takes 20 ms, and pinning in chunks is not gentler",
+        when="another process's driver call takes 20 ms, and pinning in chunks is not known to be gentler",
         title="{wait.what} {cell.bytes:bytes} made another process's {wait.call} take {wait.seconds:seconds} "
-        "({cell.title})",
+        "({cell.title})[ {few}]",
         detail=_WHY
         + "[ The longest of this run: {longest.longest_wait.seconds:seconds}, {longest.longest_wait.during} "
         "by {longest.title}.]",
@@ -39,11 +40,11 @@ TEXTS: Texts = {
         severity="warning",
     ),
     "gentler-in-chunks": Text(
-        when="other processes wait 1.5 times as long in one piece as in chunks",
+        when="other processes wait 1.5 times as long in one piece as in chunks, in each of three repeats or more",
         title="{wait.what} {cell.bytes:bytes} held another process up {wait.seconds:seconds} ({cell.title}), [the "
         "recommended way in one piece {array.longest_wait.seconds:seconds}{array_during}, ]in chunks of "
         "{recipe.chunk_bytes:bytes} {chunks.longest_wait.seconds:seconds}{chunks_during}[ {few}]"
-        "[, as with nothing pinned ({idle:seconds})]",
+        "[, no longer than with nothing pinned ({idle:seconds})]",
         detail=_WHY + " Recommended in chunks: {recipe.title}, {recipe.threads:threads}, in "
         "{chunks.total_seconds.median:seconds}[ (in one piece {one_piece:seconds})]"
         "[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
@@ -67,19 +68,26 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
     if best is None or usual is None or best is usual:
         return
     recipe, target = Recipe.of(best, pinnings.run.params), int(pinnings.run.params.get("target", best.bytes))
-    longer = quantity(f"Extrapolated to {format_bytes(target)} (parameter target)", best.seconds_for(target), "seconds")
+    extrapolated = quantity(
+        f"Extrapolated to {format_bytes(target)} (parameter target)",
+        best.seconds_for(target) if is_near(target, best.bytes) else None,
+        "seconds",
+        reason=f"{format_bytes(best.bytes)} say nothing of so much more or less",
+    )
+    cost = ratio(usual.total_seconds, best.total_seconds)
     yield say(
         TEXTS,
         "faster-strategy",
-        quantity("One cudaHostAlloc", usual.total_seconds.median, "seconds"),
-        quantity(best.title, best.total_seconds.median, "seconds"),
-        *([longer] if target != best.bytes else []),
-        cost=usual.total_seconds.median / best.total_seconds.median,
-        severity=costing(usual.total_seconds.median / best.total_seconds.median),
+        measured("One cudaHostAlloc", usual.total_seconds, "seconds"),
+        measured(best.title, best.total_seconds, "seconds"),
+        *([extrapolated] if target != best.bytes else []),
+        cost=cost,
+        severity=costing(cost),
         code=recipe.code(best.bytes),
         best=best,
         usual=usual,
         recipe=recipe,
+        longer=times(cost, usual.total_seconds, best.total_seconds),
         call=recipe.call(best.bytes),
     )
 
@@ -107,9 +115,9 @@ def _why(cell: StrategyCell) -> dict[str, Any]:
 
 
 def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
-    """What others wait for, where no chunks mend it."""
+    """What others wait for beside one cudaHostAlloc or what is recommended, where no chunks are known to mend it."""
     cell, longest = _worst(pinnings)
-    if cell.longest_wait.seconds >= LONG_WAIT:
+    if cell.longest_wait.seconds >= LONG_WAIT and cell in (pinnings.usual, pinnings.best):
         yield say(
             TEXTS,
             "neighbours-wait",
@@ -117,6 +125,7 @@ def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
             cell=cell,
             wait=cell.longest_wait,
             longest=None if longest is cell else longest,
+            few=format_precision(None, cell.total_seconds.few) or None,
             **_why(cell),
         )
 
@@ -136,13 +145,13 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     array = pinnings.recommended.array
     cell = worst if worst is pinnings.usual else array or worst  # the same pages as the chunks
     recipe = Recipe.of(chunks, pinnings.run.params)
-    name, seconds = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}", chunks.total_seconds.median
+    name = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}"
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
     idle = pinnings.cells[IDLE].longest_wait.seconds if IDLE in pinnings.cells else None
     yield say(
         TEXTS,
         "gentler-in-chunks",
-        quantity(name, seconds, "seconds"),
+        measured(name, chunks.total_seconds, "seconds"),
         *_evidence(pinnings, cell, array, chunks),
         severity="warning" if cell.longest_wait.seconds >= LONG_WAIT else "note",
         code=recipe.code(chunks.bytes),

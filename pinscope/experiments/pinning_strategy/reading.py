@@ -120,12 +120,20 @@ def verdict(pinnings: Pinnings) -> str | None:
     if best is None:
         return "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."
     size, seconds = format_bytes(best.bytes), format_seconds(best.total_seconds.median)
+    array, chunks = pinnings.recommended.array, pinnings.chunks
+    in_chunks = format_seconds(chunks.total_seconds.median) if chunks and array else None
     if best is usual:
-        return f"One cudaHostAlloc pins {size} in {seconds}."
+        return f"One cudaHostAlloc pins {size} in {seconds}{f', gentler chunks take {in_chunks}' if in_chunks else ''}."
     instead = f", cudaHostAlloc {format_seconds(usual.total_seconds.median)}" if usual else ""
-    what = f"{size} in one piece" if best is pinnings.recommended.array else f"pinning {size}"
-    takes = "takes " if not instead or best is not pinnings.recommended.array else ""  # a sentence has 20 words
+    what = f"{size} in one piece" if best is array else f"pinning {size}"
+    takes = "takes " if not instead or best is not array else ""  # a sentence has 20 words
     how = phrase(best)
+    if in_chunks:
+        how, what, seconds = (
+            how.replace(", then register", ", register").removesuffix(" once").rstrip(","),
+            f"{size} whole",
+            f"{seconds}, in chunks {in_chunks}",
+        )
     return f"{how[:1].upper()}{how[1:]}: {what} {takes}{seconds}{instead}."
 
 

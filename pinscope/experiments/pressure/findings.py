@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from pinscope.analysis.statistics import exceeds, measured, together
-from pinscope.analysis.texts import ROUGH, Text, Texts, on_lab, part_words, say
-from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory
+from pinscope.analysis.cells import near
+from pinscope.analysis.statistics import are_known, exceeds, measured, ratio, together
+from pinscope.analysis.texts import ROUGH, Text, Texts, on_lab, part_words, say, times
+from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory, slowdown
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import GIB, format_bytes, format_seconds, format_share
@@ -19,8 +21,8 @@ TEXTS: Texts = {
         "from a step on page faults take 1.75 times as long as before, reading a file 1.5 times, 5 % of it left the "
         "page cache, 16 MiB were swapped, or tasks stalled for 1 % of the time and 3 times as long as before",
         "From {cliff.bytes:bytes} pinned on {how}",
-        "It was not so with {cliff.below_bytes:bytes}, and stayed so at every later step. A page fault of an ordinary "
-        "process took {ends} pinned.",
+        "It was not so with {cliff.below_bytes:bytes}, and stayed so at every later step.[ A page fault of an ordinary "
+        "process took {ends} pinned.]",
         "Pin less than that: leave other programs their memory, and the page cache what they read again and again.",
         "warning",
     ),
@@ -33,10 +35,10 @@ TEXTS: Texts = {
     ),
     "cliff": Text(
         "others in the group suffer before anybody is killed",
-        "Other work in the group slows, at worst {climb.times:.1f} times, [with less left than the "
-        "{climb.needed_bytes:bytes} that was in use before][{unexplained}]{climb.swap_words}",
+        "Other work in the group slows[, at worst {slowed},] [with less left than the {climb.needed_bytes:bytes} that "
+        "was in use before][{unexplained}]{climb.swap_words}",
         "It begins between {climb.cliff.below_bytes:bytes} and {climb.cliff.bytes:bytes} pinned of a limit of "
-        "{climb.limit:bytes}, where {how}. A round took {ends} pinned.",
+        "{climb.limit:bytes}, where {how}.[ A round took {ends} pinned.]",
         "Give the group a limit of what is pinned (write-combined memory is not charged), what its programs hold and "
         "the files that they read again and again, with a margin. 'pinscope live' shows what the group leaves.",
         "warning",
@@ -103,12 +105,11 @@ def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
 
 
 def _ends(run: OnHost | Climb) -> str | None:
-    """What the ordinary process's work took before, and at worst."""
-    slowest, before = run.slowest, run.before.work_seconds
-    if slowest is None or slowest.work_seconds is None or before is None:
+    """What the ordinary process's work took before, and at worst; ``None`` where that is not known."""
+    if run.slowest is None or run.slowed is None:
         return None
-    longest = f"{format_seconds(slowest.work_seconds.median)} with {format_bytes(slowest.bytes)}"
-    return f"{format_seconds(before.median)} before, {longest}"
+    longest, before = (format_seconds(time.median) for time in run.slowed)
+    return f"{before} before, {longest} with {format_bytes(run.slowest.bytes)}"
 
 
 def _marks(run: OnHost | Climb) -> tuple[Quantity, ...]:
@@ -117,11 +118,11 @@ def _marks(run: OnHost | Climb) -> tuple[Quantity, ...]:
 
 def _on_host(run: OnHost) -> Iterator[Finding]:
     """What others felt, and what they lost."""
-    last, returned, ends = run.held[-1], run.returned_share, _ends(run)
+    last, returned = run.held[-1], run.returned_share
     if run.cliff:
-        longest = quantity("Page fault, slowest step against before", run.times, "ratio", reason="not measured")
+        longest = slowdown(run, "Page fault, slowest step against before", nothing="not measured")
         how = MARKS[run.cliff.kind]
-        yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=ends)[1]
+        yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=_ends(run))[1]
     if lost := run.known_price:
         available = last.at_end("available_bytes")
         evidence = (
@@ -136,8 +137,8 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
 
 def _cliff(climb: Climb) -> Iterator[Finding]:
     """Where others in the group suffer, before anybody is killed."""
-    cliff, ends = climb.cliff, _ends(climb)
-    if cliff is None or cliff.kind == "killed" or ends is None:
+    cliff = climb.cliff
+    if cliff is None or cliff.kind == "killed":
         return
     evidence = (
         quantity("Cliff, pinned", cliff.bytes, "bytes"),
@@ -145,11 +146,13 @@ def _cliff(climb: Climb) -> Iterator[Finding]:
         quantity(
             "Expected by the group's account", climb.expected_cliff, "bytes", reason="the group's account is not known"
         ),
-        quantity("Slowest round of work against before pinning", climb.times, "ratio"),
+        slowdown(climb, "Slowest round of work against before pinning"),
         *_marks(climb),
     )
     unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"
-    yield say(TEXTS, "cliff", *evidence, climb=climb, how=MARKS[cliff.kind], unexplained=unexplained, ends=ends)[1]
+    slowed = times(ratio(*climb.slowed), *climb.slowed) if climb.slowed else None
+    values: dict[str, Any] = {"how": MARKS[cliff.kind], "unexplained": unexplained, "ends": _ends(climb)}
+    yield say(TEXTS, "cliff", *evidence, climb=climb, slowed=slowed, **values)[1]
 
 
 def _ended(climb: Climb) -> Iterator[Finding]:
@@ -206,15 +209,15 @@ def _faults(run: OnHost, most: str) -> str:
     )
     if not before or not held:
         return f"{most}: page faults were not timed."
+    unclear = f"{most}: page faults vary too much to tell whether it slows them."
     if not exceeds(held, before):
-        off = together(held, before)
-        if off > ROUGH:
-            return f"{most}: page faults vary too much to tell whether it slows them."
-        return f"{most} did not measurably slow page faults."
-    times, freed = (work.median / before.median if work else 0.0 for work in (held, after))
-    if freed < times:
-        return f"{most} made page faults up to {times:.2f} times slower."
-    return f"{most} is not why page faults slowed: {times:.2f} times with it, {freed:.2f} after freeing."
+        return unclear if together(held, before) > ROUGH else f"{most} did not measurably slow page faults."
+    slower, freed = (ratio(work, before) if work else 0.0 for work in (held, after))
+    if after and near(held, after):
+        return f"{most} is not why page faults slowed: {slower:.2f} times with it, {freed:.2f} after freeing."
+    if not are_known(held, before) or (after and not exceeds(held, after)):
+        return unclear
+    return f"{most} made page faults up to {slower:.2f} times slower."
 
 
 def _group_verdict(climb: Climb, pinned: str) -> str | None:

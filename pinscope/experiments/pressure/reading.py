@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pinscope.analysis.cells import Label, Value
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
-from pinscope.analysis.statistics import Summary, compared, exceeds, summarize
+from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, ratio, summarize
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import GIB, format_bytes, format_share
 
@@ -237,10 +237,15 @@ class Course:
         return max(known, key=lambda stage: median(stage.work_seconds) or 0.0, default=None)
 
     @property
+    def slowed(self) -> tuple[Summary, Summary] | None:
+        """What it took there, and before; ``None`` where it was not timed, or varies too much to tell."""
+        before, longest = self.before.work_seconds, self.slowest and self.slowest.work_seconds
+        return (longest, before) if before and longest and are_known(longest, before) else None
+
+    @property
     def times(self) -> float | None:
         """How many times as long it took there as before."""
-        before, longest = self.before.work_seconds, self.slowest and self.slowest.work_seconds
-        return longest.median / before.median if before and longest else None
+        return ratio(*self.slowed) if self.slowed else None
 
 
 class OnHost(Course):
@@ -248,14 +253,17 @@ class OnHost(Course):
 
     @property
     def tests(self) -> Mapping[MarkKind, Callable[[Stage], bool]]:
-        """What stays so without the pinned memory, or was so in a round before it, has another cause."""
+        """What stays so without the pinned memory, was so in a round before it, or may be chance has another cause."""
         usual, before = self.before.stalled_share("memory_some") or 0.0, self.before
 
         def slower(times: float, values: Callable[[Stage], Sequence[float]]) -> Callable[[Stage], bool]:
-            limit = max(times * summarize(values(before)).median, *values(before)) if values(before) else math.inf
+            first = summarize(values(before)) if values(before) else None
 
             def holds(stage: Stage | None) -> bool:
-                return stage is not None and bool(values(stage)) and summarize(values(stage)).median > limit
+                if stage is None or first is None or not values(stage):
+                    return False
+                now = summarize(values(stage))
+                return now.median > max(times * first.median, *values(before)) and exceeds(now, first)
 
             return lambda stage: holds(stage) and not holds(self.after)
 
@@ -470,7 +478,7 @@ def tables(measured: Pressures) -> Iterator[Table]:
         yield _every_step(ON_HOST, {"": measured.host}, _HOST_NOTE)
 
 
-def _slowdown(course: Course, name: str, nothing: str, key: str) -> Quantity:
+def slowdown(course: Course, name: str, key: str | None = None, nothing: str = "no round was timed") -> Quantity:
     """How many times as long work took at the slowest step as before."""
     before, longest = course.before.work_seconds, course.slowest and course.slowest.work_seconds
     if before and longest:
@@ -488,7 +496,7 @@ def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     pinned = format_bytes((run.slowest or run.held[0]).bytes)
     name, nothing = f"Page fault time with {pinned} pinned (the slowest step) against before", "nothing to compare with"
     yield run.price
-    yield _slowdown(run, name, nothing, "faults")
+    yield slowdown(run, name, "faults", nothing)
     yield quantity("Most memory pinned", run.most_bytes, "bytes", key="most")
     yield quantity(f"Most memory pinned, share of the {owner} memory", share, "share", key="most.share")
     name, nothing = "Least share of the test file in the page cache", "no file could be made; the notes say why"
@@ -514,7 +522,7 @@ def _group_headline(climb: Climb) -> Iterator[Quantity]:
     none = "not reached"
     first, last = (mark and mark.bytes / climb.limit for mark in (climb.cliff, climb.kill))
     yield quantity("Cliff, share of the group's limit", first, "share", reason=none, key="cliff")
-    yield _slowdown(climb, "Slowest round of work against before pinning", "no round was timed", "slowest")
+    yield slowdown(climb, "Slowest round of work against before pinning", "slowest")
     yield quantity("Killed at, share of the group's limit", last, "share", reason=none, key="killed")
     name = "Round outside, beyond the cliff against below it"
     if climb.outside:

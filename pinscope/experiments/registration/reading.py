@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
-from pinscope.analysis.statistics import Summary, measured, summarize
+from pinscope.analysis.statistics import Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import on_lab
 from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -342,15 +342,17 @@ class Registrations:
 
     @property
     def rates(self) -> tuple[Summary, Summary] | None:
-        """Of several processes by themselves, and of one owner for them."""
+        """Of several processes by themselves, and of one owner for them; ``None`` where one is no figure."""
         apart, _ = self.both
         own, owners = (trial and trial.bytes_per_second for trial in self.both)
-        return (own, owners) if own and owners and apart and apart.processes > 1 else None
+        if not (own and owners and apart) or apart.processes < 2 or not (own.is_known and owners.is_known):
+            return None
+        return own, owners
 
     @property
     def is_owner_slower(self) -> bool:
-        """By more than the same rate."""
-        return self.rates is not None and self.rates[1].median < (1 - SAME_RATE) * self.rates[0].median
+        """By more than the same rate, and by more than both may be off."""
+        return self.rates is not None and _is_faster(*self.rates)
 
     @property
     def beside_bytes(self) -> int:
@@ -447,7 +449,11 @@ def _rates_words(shared: Registrations) -> str | None:
     """How one owner's copies do beside those of all; the rate of one strategy alone answers nothing."""
     if shared.rates is None:
         return None
-    apart, owner = (rate.median for rate in shared.rates)
+    apart, owner = shared.rates
     if shared.is_owner_slower:
-        return f"at {format_share(owner / apart)} of their rate"
-    return f"{'as fast' if owner <= (1 + SAME_RATE) * apart else 'faster'} ({format_bandwidth(owner)})"
+        return f"at {format_share(ratio(owner, apart))} of their rate"
+    return f"{'faster' if _is_faster(owner, apart) else 'as fast'} ({format_bandwidth(owner.median)})"
+
+
+def _is_faster(first: Summary, second: Summary) -> bool:
+    return exceeds(first, second) and ratio(second, first) < 1 - SAME_RATE

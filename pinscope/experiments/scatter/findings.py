@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from operator import itemgetter
 
 from pinscope.analysis.cells import clearly_more
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import is_distinct, measured, ratio
+from pinscope.analysis.statistics import are_known, measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
@@ -34,12 +33,12 @@ _LOOP = Text(
 TEXTS: Texts = {
     **{
         f"scatter-by-{way}": Text(
-            when=f"{WAYS[way].words} moves pieces faster than a loop of copies",
+            when=f"{WAYS[way].words} moves pieces faster than a loop of copies, by more than both may be off",
             title="A loop of copies moves {best.what} at {loop.bytes_per_second:rate}, {best.phrase} at "
             "{best.bytes_per_second:rate}",
-            detail="By {best.phrase} these move fastest: {where:and}.[ {blocks} blocks of 512 threads, each on a "
-            "multiprocessor, are the fewest of {tried} that come near its best rate for pieces in {area:bytes}, on an "
-            "idle GPU.]",
+            detail="No way that was measured is clearly faster for {where:and}.[ {blocks} blocks of 512 threads, each "
+            "on a multiprocessor, are the fewest of {tried} that come near its best rate for pieces in {area:bytes}, "
+            "on an idle GPU.]",
             advice=advice,
         )
         for way, advice in _ADVICE.items()
@@ -60,19 +59,19 @@ TEXTS: Texts = {
         "holds it less.",
     ),
     "scatter-batch-idle": Text(
-        when="a batch call into an idle stream moves pieces more slowly than one behind other work",
-        title="Batch calls move {idle.bytes:bytes} pieces at {idle.bytes_per_second:rate} into an idle stream, at "
-        "{queued.bytes_per_second:rate} behind other work",
-        detail="To the GPU it is so for pieces of {sizes:and}. The call holds the program's thread for {held:seconds} "
-        "where the stream is idle, for {less:seconds} where it is at work.",
+        when="pieces are best moved by a batch call, and one into an idle stream is slower than one behind other work",
+        title="Batch calls move {idle.layout} {idle.bytes:bytes} pieces at {idle.bytes_per_second:rate} into an idle "
+        "stream, at {queued.bytes_per_second:rate} behind other work",
+        detail="It is so for {where:and}.[ The call holds the program's thread for {held:seconds} where the stream is "
+        "idle, for {less:seconds} where it is at work.]",
         advice="Queue such a batch right behind other work of its stream.",
     ),
     "scatter-compute": Text(
-        when="a compute load takes 2 % longer beside a way",
-        title="Compute beside {worst.mover} {towards} takes {worst.longer_share:share} longer[, beside {least.mover} "
-        "{least.longer_share:share}]",
+        when="a compute load takes 2 % longer beside a way, and not by chance",
+        title="Compute beside {worst.mover} {towards} takes {worst.longer_words} longer[, beside {least.blocks} blocks "
+        "{least.longer_words}]",
         detail="The load keeps the arithmetic units of all multiprocessors busy and leaves room for another kernel's "
-        "blocks.[ Beside a batch call it takes {batch:share} longer at most.]",
+        "blocks.[ Beside a batch call it takes {batch.longer_words} longer.]",
         advice="Where compute runs beside it, take no more blocks than your rate needs: the table has both.",
     ),
 }
@@ -114,12 +113,12 @@ def _wrong(scatter: Scatter) -> Iterator[Costed]:
 
 
 def _ways(scatter: Scatter) -> Iterator[Costed]:
-    """One finding for each way that is advised anywhere, with its code."""
-    cases = [pieces for pieces in scatter.cases.values() if pieces.winners and pieces.loop]
+    """One finding for each way that is advised anywhere, with its code; not where a loop of copies is as good."""
+    cases = [pieces for pieces in scatter.cases.values() if pieces.winners and _beats_loop(pieces)]
     for way, group in grouped(cases, lambda pieces: pieces.winners[0].way).items():
         pieces = max(group, key=_gain)
         best, loop, gain = pieces.winners[0], pieces.ways["loop"], _gain(pieces)
-        if way in _ADVICE and is_distinct(gain, best.wall_seconds, loop.wall_seconds):
+        if way in _ADVICE:
             like = [cell for cell in (best, loop, pieces.contiguous) if cell]
             yield say(
                 TEXTS,
@@ -139,12 +138,22 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
             )
 
 
+def _beats_loop(pieces: Pieces) -> bool:
+    best = pieces.winners[0]
+    return _known(pieces, "loop", best.way) and clearly_more(pieces.ways["loop"].wall_seconds, best.wall_seconds)
+
+
+def _known(pieces: Pieces, *ways: str) -> bool:
+    """Whether these were measured, and their rates are figures."""
+    return all(way in pieces.ways and pieces.ways[way].wall_seconds.is_known for way in ways)
+
+
 def _gain(pieces: Pieces) -> float:
     return pieces.winners[0].bytes_per_second / pieces.ways["loop"].bytes_per_second
 
 
 def _where(winners: Sequence[Cell]) -> list[str]:
-    """For which sizes the way is the one to take: those of one layout together, and of both directions."""
+    """Of which pieces it is said: those of one layout together, and of both directions."""
     sizes = grouped(winners, lambda cell: (cell.layout, cell.direction))
     named = {case: joined([format_bytes(cell.bytes) for cell in group]) for case, group in sizes.items()}
     alike = grouped(named, lambda case: (case[0], named[case]))
@@ -161,91 +170,101 @@ def _rate(cell: Cell) -> Quantity:
 def _loop(scatter: Scatter) -> Iterator[Costed]:
     """From which size on a loop of copies is good enough; and whether its calls or the GPU set its pace: a graph makes
     no calls."""
-    known = scatter.loop_suffices
-    if not known:
-        return
+    known, kinds = scatter.loop_suffices, {case[:2] for case in scatter.cases}
+    alike = len(set(known.values())) == 1 and known.keys() == kinds
     sizes = [
-        f"{format_bytes(least)} a piece on" + (f" ({layout}, {direction})" if len(set(known.values())) > 1 else "")
-        for (direction, layout), least in known.items()
-        if least
+        f"{format_bytes(size)} a piece on" + ("" if alike else f" ({layout}, {direction})")
+        for (direction, layout), size in known.items()
+        if size
     ]
-    both = [pieces for pieces in scatter.cases.values() if {"loop", "graph"} <= pieces.ways.keys()]
-    least = min(both, key=lambda pieces: pieces.cells[0].bytes, default=scatter.first)
-    loop, graph = ((cell := least.ways.get(way)) and cell.wall_seconds for way in ("loop", "graph"))
-    own = [pieces.loop for case, pieces in scatter.cases.items() if case[:2] == next(iter(known)) and pieces.loop]
+    if not sizes and not alike:
+        return
+    both = [pieces for pieces in scatter.cases.values() if _known(pieces, "loop", "graph")]
+    least = min(both, key=lambda pieces: pieces.cells[0].bytes, default=None)
+    loop, graph = (least and least.ways[way].wall_seconds for way in ("loop", "graph"))
+    cases = [pieces for case, pieces in scatter.cases.items() if case[:2] == next(iter(known))]
     yield say(
         TEXTS,
         "scatter-loop-suffices" if sizes else "scatter-loop-suffices/never",
-        *map(_rate, own),
+        *(_rate(pieces.ways["loop"]) for pieces in cases if _known(pieces, "loop")),
         sizes=list(dict.fromkeys(sizes)),
         most=max(cell.bytes for cell in scatter.cells),
-        bytes=least.cells[0].bytes,
+        bytes=least and least.cells[0].bytes,
         loop=loop and loop.median,
         graph=graph and graph.median,
         pace=loop
         and graph
-        and ("it is no faster" if not clearly_more(loop, graph) else "the program that calls sets the pace"),
+        and ("it is not clearly faster" if not clearly_more(loop, graph) else "the program that calls sets the pace"),
     )
 
 
 def _held(first: Pieces) -> Iterator[Costed]:
     """How long a loop of copies holds the program's thread, and the other ways beside it."""
-    if first.loop is None or first.loop.held_share < HELD_A_LOT:
+    loop = first.loop
+    if loop is None or loop.held_share < HELD_A_LOT or not are_known(loop.issue_seconds, loop.wall_seconds):
         return
     others = [cell for way, cell in first.ways.items() if way not in ("loop", "contiguous", "managed")]
-    ranked = sorted((first.loop, *others), key=lambda cell: -cell.issue_seconds.median)
+    ranked = [loop, *sorted(others, key=lambda cell: -cell.issue_seconds.median)]
     yield say(
         TEXTS,
         "scatter-cpu-held",
         *(measured(f"Thread held, {cell.title}", cell.issue_seconds, "seconds") for cell in ranked),
-        loop=first.loop,
-        seconds=first.loop.issue_seconds.median,
-        what=first.loop.what,
+        loop=loop,
+        seconds=loop.issue_seconds.median,
+        what=loop.what,
     )
 
 
 def _idle(scatter: Scatter) -> Iterator[Costed]:
-    """How much slower a batch call is into an idle stream, by the pieces where that is most."""
-    ways = [pieces.ways for pieces in scatter.cases.values() if {"batch", "batch_queued"} <= pieces.ways.keys()]
-    pairs = [(pieces["batch"], pieces["batch_queued"]) for pieces in ways]
-    slower = [
-        (ratio(idle.wall_seconds, queued.wall_seconds), idle, queued)
-        for idle, queued in pairs
-        if clearly_more(idle.wall_seconds, queued.wall_seconds)
-    ]
+    """Where a batch call is the way to take: how much slower it is into an idle stream, by the pieces where most."""
+    cases = [pieces for pieces in scatter.cases.values() if _known(pieces, "batch", "batch_queued")]
+    ways = [pieces.ways for pieces in cases if pieces.winners[0].way == "batch"]
+    pairs = [(alike["batch"], alike["batch_queued"]) for alike in ways]
+    slower = [(idle, queued) for idle, queued in pairs if clearly_more(idle.wall_seconds, queued.wall_seconds)]
     if slower:
-        times, idle, queued = max(slower, key=itemgetter(0))
+        idle, queued = pair = max(slower, key=_times)
+        held = all(cell.issue_seconds.is_known for cell in pair)
         yield say(
             TEXTS,
             "scatter-batch-idle",
             _rate(idle),
             _rate(queued),
-            cost=times,
-            severity=costing(times),
+            cost=_times(pair),
+            severity=costing(_times(pair)),
             idle=idle,
             queued=queued,
-            sizes=list(dict.fromkeys(format_bytes(cell.bytes) for _, cell, _ in slower)),
-            held=idle.issue_seconds.median,
+            where=_where([idle for idle, _ in slower]),
+            held=idle.issue_seconds.median if held else None,
             less=queued.issue_seconds.median,
         )
 
 
+def _times(cells: tuple[Cell, Cell]) -> float:
+    return ratio(cells[0].wall_seconds, cells[1].wall_seconds)
+
+
 def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
-    """What a kernel beside it costs a compute load, with many blocks and with few in the same direction."""
+    """What a kernel beside it costs a compute load, and with how many blocks it moves most at no cost."""
     if not loads:
         return
     worst = max(loads, key=lambda load: (load.way == "kernel", load.longer_share))
     alike = [load for load in loads if (load.direction, load.way) == (worst.direction, worst.way)]
-    least, name = min(alike, key=lambda load: load.longer_share), "Compute takes longer, beside"
-    if worst.longer_share >= HARDLY:
+    least = max(alike, key=lambda load: (not load.is_longer, load.bytes_per_second))
+    batch = max((load for load in loads if load.way == "batch"), key=lambda load: load.longer_share, default=None)
+    if worst.longer_share >= HARDLY and worst.is_longer:
         yield say(
             TEXTS,
             "scatter-compute",
-            *(quantity(f"{name} {load.mover} {TOWARDS[load.direction]}", load.longer_share, "share") for load in loads),
+            *map(_beside, (worst, *loads)),
             cost=1.0 + worst.longer_share,
             severity=costing(1.0 + worst.longer_share),
             worst=worst,
             towards=TOWARDS[worst.direction],
             least=least if least is not worst else None,
-            batch=max((load.longer_share for load in loads if load.way == "batch"), default=None),
+            batch=batch,
         )
+
+
+def _beside(load: Load) -> Quantity:
+    name = f"Time of compute against alone, beside {load.mover} {TOWARDS[load.direction]}"
+    return measured(name, load.compute_ratio, "ratio")

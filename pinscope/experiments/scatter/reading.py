@@ -8,12 +8,22 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, cells, every_combination, listed, median, near, tied
+from pinscope.analysis.cells import (
+    AS_GOOD_WORDS,
+    Label,
+    Value,
+    cells,
+    clearly_more,
+    every_combination,
+    listed,
+    near,
+    tied,
+)
 from pinscope.analysis.read_rows import Row, Rows, grouped
-from pinscope.analysis.statistics import Summary, compared, exceeds, measured
+from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 ENOUGH = 0.95
 """Of the best rate: what the fewest blocks, or threads, must reach."""
@@ -80,10 +90,23 @@ class Cell(Moved):
 class Load(Moved):
     """A compute load beside one way; ``wall_seconds``: in which all pieces were moved once meanwhile."""
 
-    longer_share: Annotated[
-        float, Value("compute longer by", "share", "less", make=lambda shares: max(median(shares), 0.0))
-    ]
-    """By which the load took longer than alone; not less than nothing, which noise makes it."""
+    compute_ratio: Annotated[Summary, Value("compute, times as long", "ratio", "less")]
+    """The load's time over that alone."""
+
+    @property
+    def longer_share(self) -> Annotated[float, Value("compute longer by", "share", "less")]:
+        """By which it took longer than alone; not less than nothing, which noise makes it."""
+        return max(self.compute_ratio.median - 1, 0.0)
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether it did, and not by chance."""
+        return self.compute_ratio.median > 1 and is_distinct(self.compute_ratio.median, self.compute_ratio)
+
+    @property
+    def longer_words(self) -> str:
+        """By how much, as it stands before ``longer``."""
+        return format_share(self.longer_share) if self.is_longer else "not measurably"
 
     @property
     def mover(self) -> str:
@@ -120,6 +143,12 @@ class Pieces:
         return sorted(good, key=place)
 
     @property
+    def winner_titles(self) -> str | None:
+        """These for a table; ``None`` where the first varies too much to tell."""
+        known = self.winners[0].wall_seconds.is_known
+        return " or ".join(cell.title for cell in self.winners) if known else None
+
+    @property
     def loop(self) -> Cell | None:
         """The loop of copies."""
         return self.ways.get("loop")
@@ -129,8 +158,16 @@ class Pieces:
         """One copy of as much."""
         return self.ways.get("contiguous")
 
+    @property
+    def loop_share(self) -> float | None:
+        """The loop's rate over that of the contiguous copy; ``None`` where it varies too much to tell."""
+        loop, contiguous = self.ways["loop"], self.ways["contiguous"]
+        known = are_known(loop.wall_seconds, contiguous.wall_seconds)
+        return loop.bytes_per_second / contiguous.bytes_per_second if known else None
 
-def _fewest(alike: Sequence[Cell]) -> Cell:
+
+def _fewest(cells: Sequence[Cell]) -> Cell:
+    alike = [cell for cell in cells if cell.wall_seconds.is_known] or cells
     best = max(cell.bytes_per_second for cell in alike)
     good = [cell for cell in alike if cell.bytes_per_second >= ENOUGH * best]
     return min(good, key=lambda cell: cell.blocks or cell.threads or 0)
@@ -157,8 +194,7 @@ class Scatter:
         """Of its rows."""
         kinds = grouped(rows, lambda row: row["kind"])
         loads = [
-            {**row, "longer_share": row["together_seconds"] / row["alone_seconds"] - 1}
-            for row in kinds.get("compute", [])
+            {**row, "compute_ratio": row["together_seconds"] / row["alone_seconds"]} for row in kinds.get("compute", [])
         ]
         wrong = [row for row in rows if row["wrong_words"]]
         return cls(cells(Cell, kinds.get("move", [])), cells(Load, loads), wrong, area)
@@ -177,19 +213,15 @@ class Scatter:
 
     @cached_property
     def loop_suffices(self) -> Mapping[tuple[str, str], int | None]:
-        """Direction and layout, where it can be told → the least size from which on a loop reaches 90 % of a contiguous
-        copy; ``None`` if it never does."""
-        shares = {
-            case: pieces.loop.bytes_per_second / pieces.contiguous.bytes_per_second
-            for case, pieces in self.cases.items()
-            if pieces.loop and pieces.contiguous
-        }
+        """Direction and layout, where it can be told of the largest size → the least size from which on a loop reaches
+        90 % of a contiguous copy; ``None`` if it never does."""
+        shares = {case: pieces.loop_share for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous}
         groups = grouped(shares, lambda case: case[:2])
+        falling = {kind: sorted(cases, reverse=True) for kind, cases in groups.items()}
         return {
-            kind: min(
-                takewhile(lambda case: shares[case] >= GOOD_ENOUGH, sorted(cases, reverse=True)), default=(None,)
-            )[-1]
-            for kind, cases in groups.items()
+            kind: min(takewhile(lambda case: (shares[case] or 0.0) >= GOOD_ENOUGH, cases), default=(None,))[-1]
+            for kind, cases in falling.items()
+            if shares[cases[0]] is not None
         }
 
 
@@ -214,8 +246,12 @@ def verdict(scatter: Scatter) -> str | None:
     best, other = first.winners[0], first.loop or first.ranked[-1]
     where = f"{best.layout} over {format_bytes(scatter.area)} {TOWARDS[best.direction].replace('the ', '')}"
     pieces = f"{format_bytes(best.bytes)} pieces {where}"
-    if not exceeds(other.wall_seconds, best.wall_seconds):
+    if not best.wall_seconds.is_known:
+        return f"Measure again: {pieces} vary too much to tell the fastest way."
+    if not clearly_more(other.wall_seconds, best.wall_seconds):
         return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
+    if not other.wall_seconds.is_known:
+        return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} is slower."
     return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} {_rate(other)}."
 
 
@@ -235,8 +271,9 @@ def headline(scatter: Scatter) -> Iterator[Quantity]:
             yield compared("Gain over a loop of copies", first.loop.wall_seconds, best.wall_seconds, key="gain")
         yield _figure(first.loop, "loop")
         if first.contiguous:
-            least = scatter.loop_suffices[best.direction, best.layout]
-            why = "it is not, up to the largest size measured"
+            kind = best.direction, best.layout
+            least = scatter.loop_suffices.get(kind)
+            why = "it is not, up to the largest size measured" if kind in scatter.loop_suffices else VARIES
             yield quantity("Size from which a loop is good enough", least, "bytes", reason=why, key="loop.size")
     for (_, _, size), pieces in scatter.cases.items():
         if pieces is not first and size == best.bytes and pieces.winners:
@@ -249,7 +286,7 @@ def _figure(cell: Cell, way: str) -> Quantity:
 
 
 def _pace(cell: Cell | None) -> float | None:
-    return None if cell is None else cell.bytes_per_second
+    return cell.bytes_per_second if cell and cell.wall_seconds.is_known else None
 
 
 def tables(scatter: Scatter) -> Iterator[Table]:
@@ -262,15 +299,15 @@ def tables(scatter: Scatter) -> Iterator[Table]:
             "layout": ("text", lambda row: row[0].layout),
             "piece": ("bytes", lambda row: row[0].bytes),
             "pieces": ("count", lambda row: row[0].pieces),
-            "best way": ("text", lambda row: " or ".join(cell.title for cell in row[1].winners)),
-            "its rate": ("bytes/second", lambda row: row[0].bytes_per_second),
+            "best way": ("text", lambda row: row[1].winner_titles),
+            "its rate": ("bytes/second", lambda row: _pace(row[0])),
             "thread held": ("share", lambda row: row[0].held_share),
             "multiprocessors": ("count", lambda row: row[0].sms),
             WAYS["loop"].title: ("bytes/second", lambda row: _pace(row[1].loop)),
             "thread held by the loop": ("share", lambda row: row[1].loop and row[1].loop.held_share),
             WAYS["contiguous"].title: ("bytes/second", lambda row: _pace(row[1].contiguous)),
         },
-        f"{AS_GOOD_WORDS} Figures are of the simplest, which is named first.",
+        f"{AS_GOOD_WORDS} Figures are of the simplest, which is named first; n/a: repeats vary too much to tell.",
     )
     if scatter.loads:
         yield every_combination(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-from pinscope.analysis.cells import AS_GOOD_WORDS, clearly_more
+from pinscope.analysis.cells import AS_GOOD_WORDS
 from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
 from pinscope.experiments.staging.reading import Staging
@@ -21,10 +21,11 @@ _AS_GOOD = (
 TEXTS: Texts = {
     "staging-fastest": Text(
         when="a way from pageable memory takes less time than a plain copy",
-        title="A plain copy of {staging.size:bytes} takes {cost:times} as long as {best.phrase}: "
+        title="A plain copy of {staging.size:bytes} takes {longer} as long as {best.phrase}: "
         "{plain.bytes_per_second:rate}, not {best.bytes_per_second:rate}",
         detail=_AS_GOOD,
-        advice="For {wins:and}[, with {threads:threads}]: {advice}",
+        advice="For {wins:and}[, with {threads:threads}]: {advice}[ For {staging.size:bytes} {ties:and} will do as "
+        "well.]",
     ),
     "staging-fastest/none": Text(
         when="no other way from pageable memory takes less time than a plain copy",
@@ -35,8 +36,8 @@ TEXTS: Texts = {
     ),
     "staging-pin-to-copy": Text(
         when="to allocate pinned memory for one copy takes longer than a plain copy",
-        title="A new pinned buffer to copy {staging.size:bytes} once takes {cost:times} as long as a plain copy"
-        "[, registering in place {in_place:times}]",
+        title="A new pinned buffer to copy {staging.size:bytes} once takes {longer} as long as a plain copy"
+        "[, {in_place} in place takes less]",
         detail="Of {pin.seconds:seconds}, {pin.prepare_seconds:seconds} go into allocating and filling the buffer "
         "and {pin.finish_seconds:seconds} into freeing it.[ To register, copy "
         "and unregister takes {register.seconds:seconds}, a plain copy {plain.seconds:seconds}.]",
@@ -45,7 +46,7 @@ TEXTS: Texts = {
     ),
     "staging-reuse": Text(
         when="the same data was copied several times, plainly and from pinned memory",
-        title="{staging.size:bytes} copied {most} times: plain copies take {cost:times} as long as {best.phrase}",
+        title="{staging.size:bytes} copied {most} times: plain copies take {longer} as long as {best.phrase}",
         detail="Faster than plain copies, computed from the times of one use: {paid:and}.",
         advice="Keep data that is copied again in pinned memory; make it there if you can.",
     ),
@@ -60,7 +61,7 @@ TEXTS: Texts = {
     ),
     "staging-ring": Text(
         when="draining a ring of pinned buffers brings data from the GPU to kept memory faster than a plain copy",
-        title="A plain copy from the GPU takes {cost:times} as long as {ring.cell.phrase}, drained: "
+        title="A plain copy from the GPU takes {longer} as long as {ring.cell.phrase}, drained: "
         "{kept.bytes_per_second:rate}, not {ring.cell.bytes_per_second:rate}",
         detail="Both bring {staging.size:bytes} to memory written before.[ Slower of the ring's halves, each measured "
         "beside the other: {ring.known_slower.phrase}, {ring.known_slower.bytes_per_second:rate}.]",
@@ -71,8 +72,8 @@ TEXTS: Texts = {
         when="copying from the GPU into a ring and draining it slow each other",
         title="Beside the other half of a drained ring, {slowed:and} as long as alone",
         detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}[; its slower half beside the "
-        "other, {ring.known_slower.phrase}, reaches {ring.known_slower.bytes_per_second:rate}]. The halves share the "
-        "host's memory, its processors and Python's interpreter.",
+        "other, {ring.known_slower.phrase}, reaches {ring.known_slower.bytes_per_second:rate}]. Each half was measured "
+        "beside the other at full speed, which may take longer than the ring, where they wait for one another.",
         advice="Plan with the rate of the ring. Where the worker can, use results in the pinned buffer instead of "
         "copying them out.",
     ),
@@ -116,7 +117,7 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
     if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
     best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
-    better = clearly_more(plain.wall_seconds, best.wall_seconds)
+    better, pair = plain.is_slower_than(best), (plain.wall_seconds, best.wall_seconds)
     size, compared = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
     yield say(
         TEXTS,
@@ -130,7 +131,9 @@ def _fastest(staging: Staging) -> Iterator[Costed]:
         best=best,
         wins=[format_bytes(at) for at in staging.sizes if _wins(staging, best.way, at)],
         threads=best.threads if "threads" in WAYS[best.way].kinds else None,
+        longer=times(cost, *pair),
         advice=_ADVICE.get(best.way, f"use {best.phrase}."),
+        ties=[cell.phrase for cell in winners[1:]] or None,
     )
 
 
@@ -138,7 +141,7 @@ def _wins(staging: Staging, way: str, size: int) -> bool:
     """Whether no other way beats it at this size, and it beats a plain copy."""
     own = next((cell for cell in staging.winners(size, uses=1) if cell.way == way), None)
     plain = staging.at(size, uses=1).get("plain")
-    return bool(own and plain and clearly_more(plain.wall_seconds, own.wall_seconds))
+    return bool(own and plain and plain.is_slower_than(own))
 
 
 def code(way: str, threads: int = 1, chunk: int = 0) -> str | None:
@@ -155,10 +158,10 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
     """What the PyTorch tutorial on pin_memory warns of: allocating pinned memory only to copy."""
     ways = staging.ways
     plain, pin = ways.get("plain"), ways.get("pin_then_copy")
-    if plain is None or pin is None or not clearly_more(pin.wall_seconds, plain.wall_seconds):
+    if plain is None or pin is None or not pin.is_slower_than(plain):
         return
     register = ways.get("register")
-    if register and not clearly_more(plain.wall_seconds, register.wall_seconds):
+    if register and not plain.is_slower_than(register):
         register = None
     compared = filter(None, (pin, plain, register))
     yield say(
@@ -166,8 +169,9 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         "staging-pin-to-copy",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in compared),
         cost=ratio(pin.wall_seconds, plain.wall_seconds),
+        longer=times(ratio(pin.wall_seconds, plain.wall_seconds), pin.wall_seconds, plain.wall_seconds),
         in_its_place=register and "register the data",
-        in_place=register and ratio(register.wall_seconds, plain.wall_seconds),
+        in_place=register and "registering",
         staging=staging,
         pin=pin,
         plain=plain,
@@ -178,8 +182,9 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
 def _fresh(staging: Staging) -> Iterator[Costed]:
     """What the kernel adds to a copy from the GPU into memory that nobody has touched."""
     fresh, kept, pinned = map(staging.ways.get, ("back_fresh", "back_plain", "back_pinned"))
-    if fresh is None or kept is None or not clearly_more(fresh.wall_seconds, kept.wall_seconds):
+    if fresh is None or kept is None or not fresh.is_slower_than(kept):
         return
+    pinned = pinned if pinned and pinned.wall_seconds.is_known else None
     cells = [cell for cell in (fresh, kept, pinned) if cell]
     cost = ratio(fresh.wall_seconds, kept.wall_seconds)
     yield say(
@@ -192,16 +197,17 @@ def _fresh(staging: Staging) -> Iterator[Costed]:
         fresh=fresh,
         kept=kept,
         pinned=pinned,
-        faster=pinned if pinned and clearly_more(kept.wall_seconds, pinned.wall_seconds) else None,
+        faster=pinned if pinned and kept.is_slower_than(pinned) else None,
     )
 
 
 def _ring(staging: Staging) -> Iterator[Costed]:
     """What a worker gains that drains pinned buffers while others are filled."""
     ring, kept = staging.ring, staging.ways.get("back_plain")
-    if ring is None or kept is None or not clearly_more(kept.wall_seconds, ring.cell.wall_seconds):
+    if ring is None or kept is None or not kept.is_slower_than(ring.cell):
         return
-    cost = ratio(kept.wall_seconds, ring.cell.wall_seconds)
+    pair = (kept.wall_seconds, ring.cell.wall_seconds)
+    cost = ratio(*pair)
     yield say(
         TEXTS,
         "staging-ring",
@@ -209,6 +215,7 @@ def _ring(staging: Staging) -> Iterator[Costed]:
         cost=cost,
         severity=costing(cost),
         code=code(ring.cell.way, ring.cell.threads, staging.chunk_bytes),
+        longer=times(cost, *pair),
         staging=staging,
         ring=ring,
         kept=kept,
@@ -229,7 +236,7 @@ def _halves(staging: Staging) -> Iterator[Costed]:
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
         yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
-    if clearly_more(ring.cell.wall_seconds, ring.slower.wall_seconds):
+    if ring.cell.is_slower_than(ring.slower):
         pair = (ring.cell.wall_seconds, ring.slower.wall_seconds)
         longer, larger = times(ratio(*pair), *pair), 2 * staging.chunk_bytes
         yield say(TEXTS, "staging-ring-late", *evidence, cost=ratio(*pair), longer=longer, larger=larger, **values)
@@ -244,15 +251,17 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
     paid = [(ways[way], ways[way].paid_after(plain)) for way in names[1:4] if plain and way in ways]
     if not paid or most < 2 or "plain" not in again or len(ranked) < 2:
         return
-    if not clearly_more(again["plain"].wall_seconds, ranked[0].wall_seconds):
+    if not again["plain"].is_slower_than(ranked[0]):
         return
+    pair = (again["plain"].wall_seconds, ranked[0].wall_seconds)
     why = "its copies are not faster"
     yield say(
         TEXTS,
         "staging-reuse",
         *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason=why) for cell, uses in paid),
         *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
-        cost=ratio(again["plain"].wall_seconds, ranked[0].wall_seconds),
+        cost=ratio(*pair),
+        longer=times(ratio(*pair), *pair),
         code=code("in_place"),
         staging=staging,
         most=most,

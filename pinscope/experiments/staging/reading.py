@@ -22,10 +22,10 @@ from pinscope.analysis.cells import (
     of_kind,
 )
 from pinscope.analysis.read_rows import Rows
-from pinscope.analysis.statistics import Summary, compared, measured, together
-from pinscope.analysis.texts import FORMS, about
+from pinscope.analysis.statistics import Summary, compared, measured, ratio
+from pinscope.analysis.texts import FORMS, about_times
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
@@ -84,6 +84,11 @@ class Cell:
     def _threads(self, form: str) -> str:
         return form.format(FORMS["threads"](self.threads)) if "threads" in WAYS[self.way].kinds else ""
 
+    def is_slower_than(self, other: Cell) -> bool:
+        """Whether it clearly takes longer, and both times are figures."""
+        times = self.wall_seconds, other.wall_seconds
+        return all(time.is_known for time in times) and clearly_more(*times)
+
     def paid_after(self, plain: Cell) -> int | None:
         """From how many uses of the same data it takes less time than plain copies; ``None``: never.
 
@@ -116,13 +121,13 @@ class Ring:
     @property
     def known_slower(self) -> Cell | None:
         """The same; ``None`` where a half varies too much to tell."""
-        return self.slower if all(cell.wall_seconds.uncertainty <= MOST_OFF for cell in self.beside) else None
+        return self.slower if all(cell.wall_seconds.is_known for cell in self.beside) else None
 
     @property
     def slowed(self) -> Sequence[tuple[Cell, Cell]]:
         """Halves that take longer beside the other, each with itself alone."""
         pairs = [(cell, self.alone[cell.way]) for cell in self.beside if cell.way in self.alone]
-        return [(cell, alone) for cell, alone in pairs if clearly_more(cell.wall_seconds, alone.wall_seconds)]
+        return [(cell, alone) for cell, alone in pairs if cell.is_slower_than(alone)]
 
 
 @dataclass(frozen=True)
@@ -138,12 +143,11 @@ class Staging(Comparison[Cell]):
 
     @cached_property
     def ring(self) -> Ring | None:
-        """Of the usual size the fastest; ``None`` where one was not measured with both halves."""
-        cell = min(
-            (self.ways[name] for name in RINGS if name in self.ways), key=lambda cell: cell.seconds, default=None
-        )
-        if cell is None:
+        """Of the usual size the preferred one; ``None`` where none was measured with both halves."""
+        rings = [self.ways[name] for name in RINGS if name in self.ways]
+        if not rings:
             return None
+        cell = self.best([ring for ring in rings if ring.wall_seconds.is_known] or rings)[0]
         ways = self.at(uses=1, threads=cell.threads)
         beside = [ways[name] for name in ALONE if name in ways]
         alone = {name: ways[other] for name, other in ALONE.items() if other in ways}
@@ -169,22 +173,23 @@ def verdict(staging: Staging) -> str | None:
     size, plain, winners = format_bytes(staging.size), staging.ways.get("plain"), staging.winners(uses=1)
     if not winners or plain is None:
         return _back(staging)
-    best, off = winners[0], together(plain.wall_seconds, winners[0].wall_seconds)
-    if not clearly_more(plain.wall_seconds, best.wall_seconds):
-        return f"Copy {size} once by a plain copy ({format_seconds(plain.seconds)}): no way is clearly faster."
-    how = f"for example by {best.phrase}" if len(winners) > 1 else f"by {best.phrase}"
-    return f"Copy {size} {how}: {about(off)}{plain.seconds / best.seconds:.1f} times a plain copy's rate."
+    pair = (plain.wall_seconds, winners[0].wall_seconds)
+    if not plain.is_slower_than(winners[0]):
+        takes = f" ({format_seconds(plain.seconds)})" if plain.wall_seconds.is_known else ""
+        return f"Copy {size} once by a plain copy{takes}: no way is clearly faster."
+    how = f"for example by {winners[0].phrase}" if len(winners) > 1 else f"by {winners[0].phrase}"
+    return f"Copy {size} {how}: {about_times(ratio(*pair), *pair)} a plain copy's rate."
 
 
 def _back(staging: Staging) -> str | None:
     """Where nothing was brought to the GPU: what fresh memory takes beside memory that was written before."""
     fresh, kept = map(staging.ways.get, ("back_fresh", "back_plain"))
-    if fresh is None or kept is None or not clearly_more(fresh.wall_seconds, kept.wall_seconds):
+    if fresh is None or kept is None or not fresh.is_slower_than(kept):
         return None
-    off = together(fresh.wall_seconds, kept.wall_seconds)
-    times = f"{about(off)}{fresh.seconds / kept.seconds:.1f} times"
+    pair = (fresh.wall_seconds, kept.wall_seconds)
     size, pinned = format_bytes(staging.size), staging.ways.get("back_pinned")
-    best = ", best pinned" if pinned and clearly_more(kept.wall_seconds, pinned.wall_seconds) else ""
+    best = ", best pinned" if pinned and kept.is_slower_than(pinned) else ""
+    times = about_times(ratio(*pair), *pair)
     return f"Keep the destination{best}: {size} from the GPU takes {times} as long into fresh memory."
 
 
@@ -229,18 +234,23 @@ def tables(staging: Staging) -> Iterator[Table]:
     }
     fastest = [
         (
-            *(best[0].bytes, best[0].uses, _titles(best), best[0].seconds, best[0].bytes_per_second),
-            at["plain"].seconds / best[0].seconds if "plain" in at else None,
-            at["in_place"].seconds if "in_place" in at else None,
+            *(best[0].bytes, best[0].uses, _titles(best), _known(best[0]), _known(best[0], best[0].bytes_per_second)),
+            compared("", at["plain"].wall_seconds, best[0].wall_seconds).value if "plain" in at else None,
+            _known(at["in_place"]) if "in_place" in at else None,
         )
         for best, at in ways
         if best
     ]
-    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first."
+    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first. n/a: {VARIES}."
     yield table("Which way is fastest", units, fastest, note)
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )
+
+
+def _known(cell: Cell, value: float | None = None) -> float | None:
+    """Its time, or a value made from it, where that is a figure."""
+    return (cell.seconds if value is None else value) if cell.wall_seconds.is_known else None
 
 
 def _titles(cells: Sequence[Cell]) -> str:

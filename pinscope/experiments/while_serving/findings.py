@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
+from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
 from pinscope.records.run import Finding, Quantity, costing, quantity
@@ -31,10 +32,9 @@ _WHY = (
     "may be busy processors or Python's interpreter lock, not the driver.]"
 )
 _COST = (
-    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, {times:.2f} times as long as "
-    "{fastest.title}, the fastest way here]. "
-    "It tries chunk lengths as it pins[; fixed chunks of {worse.piece_bytes:bytes} made a call wait "
-    "{worse.longest.seconds:seconds}: longest waits of few repeats, either may be chance]."
+    "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, by {fastest.title} "
+    "{fastest.total_seconds.median:seconds} with calls of up to {fastest.longest.seconds:seconds}]. It tries chunk "
+    "lengths as it pins; longest calls of so few repeats are partly chance."
 )
 TEXTS: Texts = {
     **NOT_PINNED,
@@ -43,8 +43,8 @@ TEXTS: Texts = {
         title="{wait.name} of the process took {wait.seconds:seconds} while [{taken} pinned {naive.bytes:bytes}]"
         "[{naive.bytes:bytes} of {given_back} were given back] ({naive.of_repeats})",
         detail="The thread that pins stops for {naive.total_seconds.median:seconds} itself." + _WHY,
-        advice='Pin before the program starts to serve. If that is not possible, call pinned_empty(chunk="auto") from '
-        "another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.",
+        advice="Pin before the program starts to serve.[ If that is not possible, call pinned_empty({gentle.title}) "
+        "from another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.]",
     ),
     "auto-beyond-limit": Text(
         when='a call takes longer than the limit while pinned_empty(chunk="auto") pins',
@@ -55,11 +55,12 @@ TEXTS: Texts = {
         severity="warning",
     ),
     "auto-keeps-limit": Text(
-        when='no call takes longer than the limit while pinned_empty(chunk="auto") pins',
+        when='no call takes longer than the limit while pinned_empty(chunk="auto") pins, but some while one call does',
         title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in {auto.of_repeats}; '
         "the limit is {limit:seconds}",
         detail=_COST,
-        advice="Pin so where a program must pin while it serves.",
+        advice="Where a program must pin while it serves, pin so: {naive.title} made a call wait "
+        "{naive.longest.seconds:seconds}.",
         severity="good",
     ),
 }
@@ -81,15 +82,17 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
     naive = serving.in_one_piece
     if naive is None or naive.longest.seconds <= serving.limit:
         return
-    wait, times = naive.longest, naive.longest.seconds / serving.limit
+    wait, cost = naive.longest, naive.longest.seconds / serving.limit
+    gentle = serving.gentle if serving.way(AUTO) else None
     yield say(
         TEXTS,
         "own-calls-wait",
         *_waits(naive, *map(serving.way, (AUTO, TOUCH, IDLE))),
-        cost=times,
-        severity=costing(times),
-        code=code(naive.bytes, serving.limit),
+        cost=cost,
+        severity=costing(cost),
+        code=code(naive.bytes, serving.limit) if gentle else None,
         naive=naive,
+        gentle=gentle,
         wait=wait,
         taken=naive.title if wait.phase == TAKEN else None,
         given_back=None if wait.phase == TAKEN else naive.title,
@@ -108,23 +111,24 @@ def _auto(serving: Serving) -> Iterator[Costed]:
     auto, fastest, limit = serving.way(AUTO), serving.fastest, serving.limit
     if auto is None or fastest is None or not auto.pins:
         return
-    wait, times = auto.longest, serving.slower(auto) or 1.0
+    wait, beyond = auto.longest, auto.longest.seconds > limit
+    if not beyond and not serving.gentle:
+        return
     compared = [auto] if auto is fastest else [auto, fastest]
-    beyond = wait.seconds > limit
     yield say(
         TEXTS,
         "auto-beyond-limit" if beyond else "auto-keeps-limit",
         *_waits(auto),
         quantity("The limit", limit, "seconds"),
         quantity('Chunk of chunk="auto"', auto.chunk_bytes, "bytes", reason="memory cannot be registered here"),
-        *(quantity(f"Time, {cell.title}", cell.total_seconds.median, "seconds") for cell in compared),
-        cost=wait.seconds / limit if beyond else times,
+        *(measured(f"Time, {cell.title}", cell.total_seconds, "seconds") for cell in compared),
+        *_waits(*compared[1:]),
+        cost=wait.seconds / limit if beyond else ratio(auto.total_seconds, fastest.total_seconds),
         auto=auto,
+        naive=serving.in_one_piece,
         wait=wait,
         limit=limit,
-        times=None if auto is fastest else times,
-        fastest=fastest,
-        worse=None if beyond else serving.worse_than(auto),
+        fastest=None if auto is fastest else fastest,
         **_why(serving, wait),
     )
 

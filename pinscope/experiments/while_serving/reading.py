@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.pinning_strategy import GENTLE
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, median, summary
 from pinscope.analysis.statistics import Summary, compared, measured, summarize
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
@@ -165,20 +166,11 @@ class Serving:
         pinning = (cell for cell in self.cells if cell.pins)
         return min(pinning, key=lambda cell: cell.total_seconds.median, default=None)
 
-    def slower(self, cell: Cell) -> float | None:
-        """Its time over that of the fastest way; ``None`` where it is none to pin."""
-        return cell.total_seconds.median / self.fastest.total_seconds.median if self.fastest and cell.pins else None
-
     @cached_property
     def registered(self) -> list[Cell]:
         """Chunks of each length, shortest first, and one registration, which is a chunk as long as all."""
         ways = [cell for cell in self.cells if cell.way in ("chunks", "register") and cell.pins]
         return sorted(ways, key=lambda cell: cell.piece_bytes)
-
-    def worse_than(self, auto: Cell) -> Cell | None:
-        """The shortest fixed chunk that made a call wait beyond the limit, though chunks of ``auto`` are no shorter."""
-        shorter = (cell for cell in self.registered if cell.piece_bytes <= auto.piece_bytes)
-        return next((cell for cell in shorter if cell.longest.seconds > self.limit), None)
 
     @property
     def largest_within(self) -> Cell | None:
@@ -194,6 +186,20 @@ class Serving:
         ways = [cell for cell in self.cells if cell.way in ("host_alloc", "register") and cell.pins]
         return max(ways, key=lambda cell: cell.longest.seconds, default=None)
 
+    @property
+    def in_chunks(self) -> Cell | None:
+        """``chunk="auto"``; where it was not measured, the longest chunk that keeps to the limit."""
+        return self.way(AUTO) or self.largest_within
+
+    @property
+    def gentle(self) -> Cell | None:
+        """The same where one call that pins everything makes calls wait longer than they may, and clearly longer than
+        it: what differs by less is chance in longest waits of few repeats."""
+        chunks, naive = self.in_chunks, self.in_one_piece
+        if chunks is None or naive is None or naive.longest.seconds <= self.limit:
+            return None
+        return chunks if naive.longest.seconds >= GENTLE * chunks.longest.seconds else None
+
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
     """All that a run measured, and how long a call might wait; ``None``: nothing yet."""
@@ -205,16 +211,17 @@ def verdict(serving: Serving) -> str | None:
     """How long calls wait in one piece and in chunks; ``None`` where too little is known."""
     if any(cell.pinned is False for cell in serving.cells):
         return "CUDA does not take registered memory as pinned here: pin with cudaHostAlloc, before serving."
-    naive, gentle = serving.in_one_piece, serving.way(AUTO) or serving.largest_within
-    some = naive or gentle
+    naive, gentle = serving.in_one_piece, serving.gentle
+    some = naive or serving.in_chunks
     if some is None:
         return None
-    size, waits = format_bytes(some.bytes), f"CUDA calls wait up to {format_seconds(some.longest.seconds)}"
-    if naive is None or gentle is None or gentle.longest.seconds >= naive.longest.seconds > serving.limit:
-        return f"{waits} while the same process pins {size} ({some.title})."
-    if naive.longest.seconds <= serving.limit:
+    size = format_bytes(some.bytes)
+    if naive and naive.longest.seconds <= serving.limit:
         longest = format_seconds(naive.longest.seconds)
-        return f"One call may pin {size} while the program serves: its other CUDA calls wait {longest} at most."
+        return f"One call may pin {size} while the program serves: its other CUDA calls waited {longest} at most."
+    if naive is None or gentle is None:
+        waits = f"CUDA calls wait up to {format_seconds(some.longest.seconds)}"
+        return f"{waits} while the same process pins {size} ({some.title})."
     longest, how = format_seconds(naive.longest.seconds), f"pinscope.pinned_empty({gentle.title})"
     less = f"CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
     return f"Pin {size} by {how if gentle.way == AUTO else gentle.title}: {less}, with {naive.title} {longest}."

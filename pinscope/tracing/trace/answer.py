@@ -7,14 +7,12 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.records.run import Table
-from pinscope.tracing.sites import WORTH, Headed, Seen, gpu_name, headed_table, line_name
+from pinscope.tracing.sites import MOST_SHOWN, WORTH, Headed, Seen, gpu_name, headed_table, line_name
 from pinscope.tracing.trace.costs import PARTS, Line, line_key, lines_in
 from pinscope.units import format_bytes, format_seconds
 
 TIME, LINES = "Where the time went", "Lines, by what a change saves"
 PEAK, SIZES = "Most pinned memory at once", "Copies by size"
-MOST_SHOWN = 100
-"""Rows of a table."""
 
 
 def answer_tables(seen: Seen) -> tuple[Table, ...]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
-from pinscope.tracing.trace.cpu_work import Remedy, first_advice, is_hidden, pins_again, working_lines
+from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
+from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.needless import in_pieces, needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
+from pinscope.tracing.trace.switches import switch_of
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -99,7 +101,7 @@ LineKey = tuple[object, ...]
 
 def line_key(row: Row) -> LineKey:
     """What tells a line from all others: two files may have the same name."""
-    return row["file"], line_name(row)
+    return *place_in(row), row["process"]
 
 
 def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[LineKey, float]:
@@ -200,8 +202,11 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
 
 
 def _stood(seen: Seen, site: Site) -> str:
-    blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
-    return f"{blocked} {_took(seen, site.row, site.stands_seconds)}"
+    return f"{_blocked(site)} {_took(seen, site.row, site.stands_seconds)}"
+
+
+def _blocked(site: Site) -> str:
+    return "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
 
 
 # The rules
@@ -213,27 +218,54 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         if is_hidden(site):  # the work of its line says why
             continue
         saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
-        to_do = f"copy {'into' if site.row['direction'] == 'd2h' else 'from'} pinned memory"
-        to_do = to_do if site.loader_saved is None else TO_DO["receive"]
+        to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read the file in large pieces", file_advice(seen, site)
         elif saved:
             what = "program" if whole == seen.seconds else "loop"
             share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"Pin what {site.name} copies: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{pin}: the {what} gets {format_about(saved)}{share} shorter."
         elif saved is None:
-            advice = f"Pin what {site.name} copies: {_stood(seen, site)}."
+            advice = f"{pin}: {_stood(seen, site)}."
         else:
             to_do = "pinning saves nothing"
             advice = f"Pinning what {site.name} copies would save nothing: {_stood(seen, site)}."
         yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
 
 
+def _pinned_memory(seen: Seen, site: Site) -> tuple[str, str]:
+    """What to do about pageable copies, in a few words and as a sentence begins: where the data must be pinned for them
+    to save what is said."""
+    if switch := switch_of(seen, site):
+        return f"set {switch}", f"Set {switch} for {site.name}"
+    if site.loader_saved is not None:
+        return TO_DO["receive"], FIRST["receive"].format(site.name)
+    if site.row["direction"] == "d2h":
+        return "copy into pinned memory", f"Pin what {site.name} copies into"
+    return TO_DO["make"], f"Pin what {site.name} copies, where it is made"
+
+
+def _needless(seen: Seen) -> Iterator[Cost]:
+    """Copies that need not be, as far as samples show; what is saved at most is not what is known to be saved."""
+    for kind, (rule, to_do, begins) in NEEDLESS.items():
+        for each in needless_copies(seen, kind):
+            stood = f"{_blocked(each.site)} {_took(seen, each.site.row, each.seconds)}"
+            yield Cost(each.site.row, rule, each.seconds, None, to_do, f"{begins.format(each.site.name)}: {stood}.")
+
+
+NEEDLESS: Mapping[str, tuple[str, str, str]] = {
+    "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
+    "sent_again": ("data-sent-again", "keep it on the GPU", "Keep on the GPU what {} sends again"),
+}
+"""Kind of row → rule, what to change in a few words, and as a sentence begins."""
+
+
 def _pinned(seen: Seen) -> Iterator[Cost]:
-    """Copies from or to pinned memory for which compute stands."""
+    """Copies from or to pinned memory for which compute stands; not where most of them need not be."""
+    spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
     for site in seen.pinned:
-        if seen.is_long(site.row, site.stands_seconds):
+        if site.row["number"] not in spare and seen.is_long(site.row, site.stands_seconds):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
             to_do = "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
@@ -265,16 +297,25 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        what = f"Gather the {site.row['count']:,} small copies of {site.name}"
+        count = f"{site.row['count']:,}"
+        if in_pieces(seen, site):
+            saved, to_do, what = None, "copy the block whole", f"Copy at {site.name} one block, not {count} pieces"
+        elif saved == 0:
+            to_do, what = (
+                "move them another way",
+                f"Move the {count} small copies of {site.name} another way, not gathered",
+            )
+        else:
+            to_do, what = "gather them in one copy", f"Gather the {count} small copies of {site.name}"
         advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        yield Cost(site.row, "many-small-copies", held, saved, "gather them in one copy", advice)
+        yield Cost(site.row, "many-small-copies", held, saved, to_do, advice)
 
 
 def _work(seen: Seen) -> Iterator[Cost]:
     """What the CPU does for copies beside the driver's calls; not where pinned memory helps its copies, too."""
-    accused = {site.name for site, _ in seen.accused if not is_hidden(site)}
+    accused = {line_key(site.row) for site, _ in seen.accused if not is_hidden(site)}
     for line in working_lines(seen):
-        if line.remedy == "make" and line.name in accused:
+        if line.remedy == "make" and line_key(line.row) in accused:
             continue
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
         advice = f"{first_advice(line)}: it kept the CPU {_took(seen, line.row, line.seconds)}."
@@ -298,5 +339,7 @@ TO_DO: Mapping[Remedy, str] = {
     "make": "make the data in pinned memory",
 }
 """What to change of the CPU's work, in a few words."""
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small, _managed)
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (
+    _work, _pageable, _needless, _pinned, _waits, _churn, _small, _managed
+)  # fmt: skip
 """The rules; each gives the lines that cost something by it."""

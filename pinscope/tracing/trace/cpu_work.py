@@ -8,16 +8,14 @@ from typing import Literal
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import Seen, Site, headed_table, line_name
+from pinscope.tracing.sites import Seen, Site, line_name, place_in, table_of_lines
 from pinscope.units import format_seconds
 
-MOST_SHOWN = 100
-"""Rows of the table."""
 Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 """What makes the work go: ``convert`` or ``gather`` on the GPU, ``pin`` once, ``fetch`` into memory that is kept,
 ``receive`` by a DataLoader that pins, or ``make`` the data in pinned memory."""
 _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
-_FIRST: dict[Remedy, str] = {
+FIRST: dict[Remedy, str] = {
     "convert": "Convert on the GPU, not at {}",
     "gather": "Copy {} as it lies",
     "pin": "Pin once at {}, not {:,} times",
@@ -25,6 +23,7 @@ _FIRST: dict[Remedy, str] = {
     "receive": "Let the DataLoader of {} pin",
     "make": "Fill pinned memory at {}",
 }
+"""How advice on the line of that name begins."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +129,12 @@ def pins_again(seen: Seen) -> tuple[Row, ...]:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    return row["file"], row["line"], row["process"]
+    return *place_in(row), row["process"]
 
 
 def first_advice(line: WorkingLine) -> str:
     """What to do about the work of a line, as a verdict begins."""
-    return _FIRST[line.remedy or "make"].format(line.name, line.row["count"])
+    return FIRST[line.remedy or "make"].format(line.name, line.row["count"])
 
 
 def costliest(seen: Seen) -> WorkingLine | None:
@@ -146,25 +145,22 @@ def costliest(seen: Seen) -> WorkingLine | None:
 
 def table_of_work(seen: Seen) -> Table:
     """By line and call."""
-    return headed_table(
+    return table_of_lines(
         "What the CPU did for copies",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "call": ("text", row["call"]),
-                "times": ("count", row["count"]),
-                "bytes": ("bytes", row["bytes"]),
-                "on the CPU": ("seconds", row["host_seconds"]),
-                "GPU idle meanwhile": ("seconds", row["idle_seconds"]),
-                "the whole call": ("seconds", row["call_seconds"]),
-                "processor time": ("seconds", row["processor_seconds"]),
-                "page faults": ("count", row["minor_faults"]),
-                "from a disk": ("count", row["major_faults"]),
-                "newly pinned": ("count", row["newly_pinned_count"]),
-                "what it did": ("text", row["reason"]),
-            }
-            for row in seen.host_calls[:MOST_SHOWN]
-        ],
+        seen.host_calls,
+        {
+            "call": ("text", "call"),
+            "times": ("count", "count"),
+            "bytes": ("bytes", "bytes"),
+            "on the CPU": ("seconds", "host_seconds"),
+            "GPU idle meanwhile": ("seconds", "idle_seconds"),
+            "the whole call": ("seconds", "call_seconds"),
+            "processor time": ("seconds", "processor_seconds"),
+            "page faults": ("count", "minor_faults"),
+            "from a disk": ("count", "major_faults"),
+            "newly pinned": ("count", "newly_pinned_count"),
+            "what it did": ("text", "reason"),
+        },
         "Calls of libraries that move or pin data of the host. On the CPU: beside the driver's calls, which the other "
         "tables have. GPU idle meanwhile: none computed or copied, which is what the program "
         "would take less without this work. Processor time and page faults are those of the calling thread. Newly "

@@ -11,7 +11,7 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Run, Table, quantity
 from pinscope.tracing.cuda_errors import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY
 from pinscope.tracing.failed_calls import READS_ERROR
-from pinscope.tracing.sites import UNKNOWN_LINE, Seen, headed_table, line_name
+from pinscope.tracing.sites import MOST_SHOWN, UNKNOWN_LINE, Seen, headed_table, line_name
 
 _ASKS = re.compile(
     r"cu(da)?(\w*Get\w*(Attribute|Propert|Count|Current|Flags|ProcAddress|EntryPoint|ExportTable|State|Info|Limit|Device$"
@@ -23,8 +23,6 @@ _EXPECTED = frozenset({4, 5, 6, 7, 8, 704})
 """CUDA is being taken down; profiling is on or off already; two GPUs reach each other already (driver_types.h)."""
 MOST_FAILED = 5
 """Calls with a finding of their own; the table has all."""
-MOST_SHOWN = 100
-"""Rows of the table."""
 UNNOTICED = "failed calls were not noticed: that takes x86-64, and a system that lets a program make code"
 """Why there is nothing to say of them."""
 _RETURNED = "{line}: {call} returned error {error}, {name}[, {times:,} times][; {noticed} met that error]"

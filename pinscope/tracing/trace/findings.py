@@ -8,6 +8,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Finding, costing, quantity
 from pinscope.tracing.sites import Seen, line_name
+from pinscope.tracing.trace import hazards
 from pinscope.tracing.trace.costs import comes_late, spared_by_not_waiting
 from pinscope.tracing.trace.cpu_work import is_hidden, pins_again
 from pinscope.tracing.trace.cpu_work_findings import CPU_TEXTS, work_findings
@@ -15,6 +16,7 @@ from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
 from pinscope.tracing.trace.failed_calls import failed_findings
 from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
 from pinscope.tracing.trace.managed import managed_findings, managed_words
+from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, in_pieces, needless_findings
 from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
 from pinscope.tracing.trace.source_memory import (
     FILE_CODE,
@@ -26,6 +28,7 @@ from pinscope.tracing.trace.source_memory import (
 )
 from pinscope.tracing.trace.source_memory import TEXTS as MEMORY_TEXTS
 from pinscope.tracing.trace.source_memory import figures as memory_figures
+from pinscope.tracing.trace.switches import SWITCH, SWITCH_TEXTS, batches_words, switch_of
 from pinscope.tracing.trace.unrecorded import TEXTS as OF_CHILDREN
 from pinscope.tracing.trace.unrecorded import children_findings
 from pinscope.tracing.trace.what_if import WhatIf
@@ -35,7 +38,7 @@ MOST_ACCUSED = 5
 NOT_RECORDED = "an earlier version made this trace"
 NO_GATHERING = "no run of scatter says how fast pieces are gathered"
 _COPIES = "{line} makes {copies}[: {into} the program would take about {saved:seconds} less, {share}]"
-_PLACE = "{where}[ {slow}][ {others} there likewise.]"
+_PLACE = "{where}[ {slow}][ {batches}][ {others} there likewise.]"
 _MADE_THERE = (
     "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
@@ -58,7 +61,7 @@ TEXTS: Texts = {
     **OF_CHILDREN,
     "pageable-copies": Text(
         "large copies of a line come from pageable memory and cost a thousandth of the time, or are a twentieth of the "
-        "bytes of large copies",
+        "bytes of large copies; not where pinning would save nothing",
         _COPIES,
         _PLACE,
         f"Copy from pinned memory; with non_blocking=True the call returns at once. {_MADE_THERE}",
@@ -76,6 +79,8 @@ TEXTS: Texts = {
         _PLACE,
         "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
     ),
+    **SWITCH_TEXTS,
+    **NEEDLESS_TEXTS,
     **MEMORY_TEXTS,
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
@@ -127,6 +132,12 @@ TEXTS: Texts = {
         "{where}",
         f"Gathering them with one thread would take as long. {_SCATTER}",
     ),
+    "many-small-copies/of-one-block": Text(
+        "the same, where most begin on both sides where the one before ended, and no kernel was launched between them",
+        "{line} copies one block in {times:,} pieces of {size:bytes}: they hold the CPU for {held:seconds}",
+        "{where} The pieces lie one behind the other on both sides.",
+        "Copy the whole block in one call: let the pieces be parts of one tensor or array on both sides.",
+    ),
     "program-failed": Text(
         "the program did not end well",
         "The program {failure}",
@@ -140,6 +151,7 @@ TEXTS: Texts = {
         "Fix the seeds, print no times, and try again: then the same output shows that the results are equal.",
         "warning",
     ),
+    **hazards.TEXTS,
 }
 PIN_CODE = """\
 # PyTorch, batches of a DataLoader: copied from pinned memory, while the GPU computes
@@ -177,32 +189,36 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
     run, seen, what = traced.run, traced.seen, traced.what
     costed = (
         *failed_findings(seen),
+        *(hazards.hazard_findings(run, seen) if traced.waited is None else ()),
         *children_findings(seen),
         *work_findings(seen, _where, share_of_time),
         *_pageable(seen, origin(run, "pinned_from")),
         *managed_findings(seen, _where),
         *_churn(seen),
-        *_waits(seen),
+        *(_waits(seen) if traced.waited is None else ()),
         *_missing(seen),
         *_lost(seen),
         *_small(seen, origin(run, "gathered_from")),
+        *needless_findings(seen, _where),
     )
-    if what is None and seen.failure:
+    if what is None and traced.waited is None and seen.failure:
         costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
-    return (*(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))
+    waited = () if traced.waited is None else hazards.waited_findings(traced.waited)
+    return (*waited, *(() if what is None else what_if_findings(what)), *(finding for _, finding in costed))
 
 
 def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
     for site, others in seen.accused[:MOST_ACCUSED]:
-        if is_hidden(site):  # it says why
+        row, saved, waits = site.row, site.saved_in_place, waits_for_file(site)
+        if is_hidden(site) or (saved == 0 and not waits):  # the work of its line says why; pinning saves nothing
             continue
-        row, saved = site.row, site.saved_in_place
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
-        waits = waits_for_file(site)
+        switch = switch_of(seen, site)
+        variant = SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}"
         yield say(
             TEXTS,
-            MAPPED_FILE if waits else f"pageable-copies{'/to-host' if to_host else asks}",
+            MAPPED_FILE if waits else variant,
             quantity("Bytes", row["bytes"], "bytes"),
             quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
             quantity(
@@ -224,6 +240,8 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
             slow=source_words(site) or None,
+            switch=switch,
+            batches=batches_words(seen, site),
             file=file_name(row),
             faults=faults_words(row),
             spent=site.unexplained_seconds,
@@ -240,7 +258,8 @@ def _where(row: Row) -> str:
     if not row["file"]:
         return "The Python line is not known."
     source = f": {row['source_line']}" if row["source_line"] else ""
-    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}"
+    through = f" (through line {row['library_line']} of {row['library_file']})" if row["library_file"] else ""
+    place = f"Line {row['line']} of {row['file']}, in {row['function']}{through}{source}"
     return place if place.endswith(".") else f"{place}."
 
 
@@ -250,7 +269,7 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         as_long = gathered is not None and gathered >= held
         yield say(
             TEXTS,
-            f"many-small-copies{'/as-long' if as_long else ''}",
+            f"many-small-copies{'/of-one-block' if in_pieces(seen, site) else '/as-long' if as_long else ''}",
             quantity("Copies", row["count"], "count"),
             quantity("Median size", row["median_bytes"], "bytes"),
             quantity("Bytes", row["bytes"], "bytes"),

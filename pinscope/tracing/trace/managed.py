@@ -8,7 +8,7 @@ from operator import itemgetter
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
-from pinscope.tracing.sites import WORTH, Seen, headed_table, line_name
+from pinscope.tracing.sites import WORTH, Seen, line_name, table_of_lines
 from pinscope.units import format_about, format_bytes, format_share
 
 MOST_ACCUSED = 5
@@ -114,25 +114,22 @@ def managed_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed
         )
 
 
-def managed_table(seen: Seen, most: int) -> Table:
+def managed_table(seen: Seen) -> Table:
     """All lines that moved some."""
-    return headed_table(
+    return table_of_lines(
         "Managed memory by line",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "to the GPU": ("bytes", row["to_gpu_bytes"]),
-                "to the host": ("bytes", row["to_host_bytes"]),
-                "prefetched": ("bytes", row["prefetched_bytes"]),
-                "GPU's fault groups": ("count", row["gpu_fault_groups"]),
-                "CPU's faults": ("count", row["cpu_faults"]),
-                "transfers": ("seconds", row["copy_seconds"]),
-                "kernels ran": ("seconds", row["kernel_seconds"]),
-                "CPU held": ("seconds", row["cpu_seconds"]),
-                "source": ("text", row["source_line"] or None),
-            }
-            for row in sorted(seen.migrations, key=itemgetter("to_gpu_bytes", "to_host_bytes"), reverse=True)[:most]
-        ],
+        sorted(seen.migrations, key=itemgetter("to_gpu_bytes", "to_host_bytes"), reverse=True),
+        {
+            "to the GPU": ("bytes", "to_gpu_bytes"),
+            "to the host": ("bytes", "to_host_bytes"),
+            "prefetched": ("bytes", "prefetched_bytes"),
+            "GPU's fault groups": ("count", "gpu_fault_groups"),
+            "CPU's faults": ("count", "cpu_faults"),
+            "transfers": ("seconds", "copy_seconds"),
+            "kernels ran": ("seconds", "kernel_seconds"),
+            "CPU held": ("seconds", "cpu_seconds"),
+            "source": ("text", "source_line"),
+        },
         "What the GPU touched counts at the line that launched the kernel. What the CPU touched counts where the "
         "program stood then: that was noted every 5 ms. Kernels ran: those that waited for pages, with what they "
         "computed. CPU held: from the first fault to the last, each time that it stood at the line.",

@@ -11,21 +11,41 @@ from pydantic import AfterValidator
 from pinscope.analysis.read_rows import Kind, Row
 from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.records.parameters import Inputs, parameter
-from pinscope.records.run import LARGE_BYTES, Quantity, Run, Table, TraceRow, quantity
+from pinscope.records.run import Quantity, Run, Table, quantity
+from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.text import encodable
-from pinscope.tracing.sites import MOSTLY, Headed, Seen, Site, gpu_name, headed_table, line_name, seen_in
+from pinscope.tracing.sites import (
+    MOST_SHOWN,
+    MOSTLY,
+    Headed,
+    Seen,
+    Site,
+    gpu_name,
+    headed_table,
+    seen_in,
+    table_of_lines,
+)
 from pinscope.tracing.trace.answer import answer_tables
 from pinscope.tracing.trace.costs import ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
 from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
+from pinscope.tracing.trace.hazards import (
+    Waited,
+    early_reads_table,
+    hazard_verdict,
+    unwatched_words,
+    waited_headline,
+    waited_in,
+    waited_tables,
+    waited_verdict,
+)
 from pinscope.tracing.trace.managed import managed_table, managed_words
+from pinscope.tracing.trace.needless import table_of_needless
 from pinscope.tracing.trace.source_memory import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
 
-MOST_SHOWN = 100
-"""Rows of a table."""
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 
@@ -121,7 +141,9 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (failed_verdict, _unrecorded, _costliest)
+CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
+    failed_verdict, _unrecorded, hazard_verdict, _costliest, unwatched_words
+)  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
 
@@ -131,21 +153,25 @@ sentence, empty where there is nothing to say of it."""
 
 @dataclass(frozen=True)
 class Traced:
-    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned."""
+    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned or waited
+    for."""
 
     run: Run
     seen: Seen
     what: WhatIf | None
+    waited: Waited | None = None
 
 
 def of(run: Run, rows: Sequence[Row]) -> Traced | None:
     """All that was recorded; ``None`` while the program runs."""
     seen = seen_in(run, rows)
-    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows))
+    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows), waited_in(run, seen, rows))
 
 
 def verdict(traced: Traced) -> str | None:
-    """What the program was held up by; of a second run what pinning saved."""
+    """What the program was held up by; of a second run what pinning saved, or waits proved."""
+    if traced.waited is not None:
+        return waited_verdict(traced.waited)
     return trace_verdict(traced.run, traced.seen) if traced.what is None else what_if_verdict(traced.what)
 
 
@@ -153,6 +179,8 @@ def headline(traced: Traced) -> Iterator[Quantity]:
     """What pinning saved or would save, and what the program copied how."""
     if traced.what is not None:
         yield from what_if_headline(traced.what)
+    if traced.waited is not None:
+        yield from waited_headline(traced.waited)
     yield from _headline(traced.seen)
 
 
@@ -192,11 +220,14 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
 def tables(traced: Traced) -> tuple[Table, ...]:
     """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
+    compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
+    early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
     copies, work = _sites(traced.run, seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
-    managed = (managed_table(seen, MOST_SHOWN),) if seen.migrations else ()
-    lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
-    return (*failed, *compared, *answer_tables(seen), *lines)
+    managed = (managed_table(seen),) if seen.migrations else ()
+    needless = (table_of_needless(seen),) if seen.needless else ()
+    lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
+    return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 
 def _sites(run: Run, seen: Seen) -> Table:
@@ -245,23 +276,20 @@ def _left_out(seen: Seen) -> str:
 
 
 def _allocations(seen: Seen) -> Table:
-    return headed_table(
+    return table_of_lines(
         "Pinned memory allocated",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "call": ("text", row["call"]),
-                "times": ("count", row["count"]),
-                "took": ("seconds", row["call_seconds"]),
-                "bytes asked for": ("bytes", row["bytes"]),
-                "bytes held": ("bytes", row["held_bytes"]),
-                "most at once": ("bytes", row["peak_bytes"]),
-                "left at the end": ("count", row["left_count"]),
-                "bytes left": ("bytes", row["left_bytes"]),
-                "source": ("text", row["source_line"] or None),
-            }
-            for row in seen.allocations[:MOST_SHOWN]
-        ],
+        seen.allocations,
+        {
+            "call": ("text", "call"),
+            "times": ("count", "count"),
+            "took": ("seconds", "call_seconds"),
+            "bytes asked for": ("bytes", "bytes"),
+            "bytes held": ("bytes", "held_bytes"),
+            "most at once": ("bytes", "peak_bytes"),
+            "left at the end": ("count", "left_count"),
+            "bytes left": ("bytes", "left_bytes"),
+            "source": ("text", "source_line"),
+        },
         "Asked for: of CUDA; PyTorch asks for a power of two, up to twice what a tensor needs. Held: the whole "
         "pages that this reaches into. Both add up all times; most at once is the most that was there together. "
         "PyTorch's .item() pins a few bytes for its result.",
@@ -269,20 +297,17 @@ def _allocations(seen: Seen) -> Table:
 
 
 def _waits(seen: Seen) -> Table:
-    return headed_table(
+    return table_of_lines(
         "Waiting for the GPU",
-        [
-            {
-                "line": ("text", line_name(row)),
-                "call": ("text", row["call"]),
-                "times": ("count", row["count"]),
-                "CPU held": ("seconds", row["call_seconds"]),
-                "compute idle afterwards": ("seconds", row["idle_seconds"]),
-                "during a copy": ("count", row["after_async_count"]),
-                "source": ("text", row["source_line"] or None),
-            }
-            for row in seen.waits[:MOST_SHOWN]
-        ],
+        seen.waits,
+        {
+            "call": ("text", "call"),
+            "times": ("count", "count"),
+            "CPU held": ("seconds", "call_seconds"),
+            "compute idle afterwards": ("seconds", "idle_seconds"),
+            "during a copy": ("count", "after_async_count"),
+            "source": ("text", "source_line"),
+        },
         "Copies that are not asynchronous wait as well. CPU held: by the waits; their copies stand in the table "
         "of copies. Compute idle afterwards: from the end of the wait until the next kernel began or the next wait was "
         f"over, {'with' if seen.counts_copies_after_waits else 'without'} the idle time of copies above. "
@@ -353,6 +378,9 @@ class TraceParams(Inputs):
     )
     gathered_from: str | None = parameter("Where these rates of gathering come from", "A run of scatter.", None)
     what_if: tuple[str, ...] = parameter("Lines pinned by --what-if", "Their copies came from pinned memory.", ())
+    waits: tuple[str, ...] = parameter(
+        "Lines waited for by --what-if", "A wait followed each of their asynchronous copies.", ()
+    )
     what_if_of: str | None = parameter("Run of the program as it is", "What --what-if compares with.", None)
 
 

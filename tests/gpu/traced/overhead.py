@@ -1,8 +1,9 @@
-"""What the recorder costs: ``overhead.py small|training CONFIG FOLDER`` prints times without and with it, in turn.
+"""What the recorder costs: ``overhead.py WAY CONFIG FOLDER`` prints times without and with it, in turn.
 
-``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``training``: milliseconds of a step of an MLP of eight
-layers of 2048², from pinned and from pageable memory. The recorder is started and ended in this process, so that both
-are measured alike.
+``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``calls``: of PyTorch's calls that make one, which are
+followed as well; that of ``back`` is watched. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
+from pinned and from pageable memory. The recorder is started and ended in this process, so that both are measured
+alike.
 """
 
 import json
@@ -26,13 +27,16 @@ def recorder(turn):
     return started
 
 
-def compare(measure):
-    """Times of each thing measured, without and with the recorder, in turn."""
+def compare(measure, follow=lambda _: None):
+    """Times of each thing measured, without and with the recorder, in turn; before each it is called whether calls of
+    libraries are to be followed."""
     times = {}
     for turn in range(TURNS):
+        follow(False)
         for name, value in measure().items():
             times.setdefault(name, {"off": [], "on": []})["off"].append(value)
         running = recorder(turn)
+        follow(True)
         for name, value in measure().items():
             times[name]["on"].append(value)
         running.finish()
@@ -68,6 +72,43 @@ def small():
 
     measure()
     compare(measure)
+
+
+def calls():
+    import torch
+
+    from pinscope.tracing.host_calls import follow_host_calls
+
+    pinned, pageable = torch.ones(1024).pin_memory(), torch.ones(1024)
+    there = pageable.to("cuda")
+    copies = {
+        "copy_": lambda: there.copy_(pinned, non_blocking=True),
+        "to": lambda: pageable.to("cuda"),
+        "cpu": lambda: there.cpu(),  # noqa: PLW0108 - the method of the moment
+        "back": lambda: there.to("cpu", non_blocking=True),
+    }
+    changed = "copy_", "to", "cpu"
+    methods = [{name: getattr(torch.Tensor, name) for name in changed}]
+    follow_host_calls()
+    methods.append({name: getattr(torch.Tensor, name) for name in changed})
+
+    def follow(is_on):
+        for name, method in methods[is_on].items():
+            setattr(torch.Tensor, name, method)
+
+    def measure():
+        times = {}
+        for name, copy in copies.items():
+            begun = time.perf_counter()
+            for _ in range(5000):
+                copy()
+            torch.cuda.synchronize()
+            times[name] = (time.perf_counter() - begun) / 5000 * 1e6
+        return times
+
+    follow(False)
+    measure()
+    compare(measure, follow)
 
 
 def network():
@@ -109,4 +150,4 @@ def training():
     compare(measure)
 
 
-{"small": small, "training": training}[sys.argv[1]]()
+{"small": small, "calls": calls, "training": training}[sys.argv[1]]()

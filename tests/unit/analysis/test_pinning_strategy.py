@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +38,10 @@ def row(strategy: str, total: float, wait: float = 0.01, repeat: int = 0, **chan
 def idle(wait: float = 3e-4) -> Row:
     nothing = {name: None for name in row("idle", 1.0) if name.startswith("release_")}
     return row("idle", 1.0, wait, pinned=None, copy_bytes=None, copy_seconds=None, pin_seconds=None, **nothing)
+
+
+def thrice(*rows: Row) -> list[Row]:
+    return [{**row, "repeat": repeat} for row in rows for repeat in range(3)]
 
 
 def read(rows: list[Row], **params: Any) -> Reading:
@@ -135,7 +140,7 @@ def test_the_advised_calls_can_be_pasted_whatever_the_size() -> None:
         row("thp_register", 0.5, 0.3, bytes=size),
         row(DEFAULT_CHUNKS, 0.5, 0.01, bytes=size, chunk_bytes=chunk),
     ]
-    advised = findings(rows)
+    advised = findings(thrice(*rows))
     (chunked,) = re.findall(r'pinned_empty\("(.+?)", chunk="(.+?)"\)', advised["gentler-in-chunks"].advice)
     assert [parse_bytes(text) for text in chunked] == [size, chunk]
     (whole,) = re.findall(r'pinned_empty\("(.+?)"\)', advised["faster-strategy"].advice)
@@ -154,19 +159,56 @@ def test_the_call_names_what_is_not_the_default() -> None:
 
 def test_chunks_are_recommended_only_where_they_are_clearly_gentler() -> None:
     chunks = row(DEFAULT_CHUNKS, 0.4, 0.015)
-    rows = [USUAL, row("thp_register", 0.5, 0.15, release_neighbour_info_seconds=0.2), chunks]
+    rows = thrice(USUAL, row("thp_register", 0.5, 0.15, release_neighbour_info_seconds=0.2), chunks)
     finding = findings(rows)["gentler-in-chunks"]
     title = "Pinning 16 GiB held another process up 300 ms (one cudaHostAlloc), "
-    in_chunks = "in chunks of 1 GiB 15.0 ms (1 repeat)"
+    in_chunks = "in chunks of 1 GiB 15.0 ms (3 repeats)"
     assert finding.title == f"{title}the recommended way in one piece 200 ms while freeing, {in_chunks}"
-    assert "recommended" not in findings([USUAL, chunks])["gentler-in-chunks"].title
+    assert "recommended" not in findings(thrice(USUAL, chunks))["gentler-in-chunks"].title
     assert finding.severity == "warning"
     assert "inside one chunk" in finding.advice
     assert "refuses a copy that crosses" in finding.detail
     assert 'pinscope.pinned_empty("16 GiB", chunk="1 GiB"):' in finding.advice
-    assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12)])
+    near = thrice(USUAL, row("thp_register", 0.5, 0.15), row("thp_pipeline", 0.4, 0.12))
+    assert "gentler-in-chunks" not in findings(near)
     assert "gentler-in-chunks" not in findings([USUAL, row("thp_register", 0.5)])
     assert [rule for rule in findings(rows) if "chunks" in rule or "wait" in rule] == ["gentler-in-chunks"]
+    assert read(rows).verdict == (
+        "Touch huge pages with 8 threads, register: 16 GiB whole 500 ms, in chunks 400 ms, cudaHostAlloc 4.80 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("whole", "chunks", "gentler"),
+    [
+        ((0.2, 0.2, 0.2), (0.01, 0.01, 0.19), True),
+        ((0.2, 0.2, 0.2), (0.01, 0.01, 0.21), False),
+        ((0.2,) * 2, (0.01,) * 2, False),
+    ],
+    ids=["in each repeat", "not in all", "two may be chance"],
+)
+def test_longest_waits_of_few_repeats_are_chance(
+    whole: Sequence[float], chunks: Sequence[float], gentler: bool
+) -> None:
+    rows = [
+        row(strategy, 0.5, wait, repeat)
+        for strategy, waits in (("thp_register", whole), ("thp_pipeline", chunks))
+        for repeat, wait in enumerate(waits)
+    ]
+    assert recommend(strategy_cells(rows)).gentler_in_chunks == gentler
+
+
+def test_a_long_wait_beside_a_way_that_nobody_is_advised_to_take_is_no_warning() -> None:
+    quick = [row("host_alloc", 4.8, 0.01), row("thp_register", 0.5, 0.015)]
+    assert "neighbours-wait" not in findings([*quick, row("touch_register", 2.0, 0.05)])
+    assert "(1 repeat)" in findings([quick[0], row("thp_register", 0.5, 0.05)])["neighbours-wait"].title
+
+
+@pytest.mark.parametrize(("target", "seconds"), [(256 * GIB, 8.0), (257 * GIB, None)])
+def test_a_pace_says_nothing_of_more_than_16_times_what_was_measured(target: int, seconds: float | None) -> None:
+    reading = read([USUAL, row("thp_register", 0.5)], target=target)
+    (figure,) = (figure for figure in reading.findings[0].evidence if figure.name.startswith("Extrapolated"))
+    assert figure.value == seconds
 
 
 def test_a_wait_is_the_drivers_unless_a_process_without_driver_calls_was_late_as_well() -> None:

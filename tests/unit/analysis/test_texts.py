@@ -7,7 +7,18 @@ import math
 import pytest
 
 from pinscope.analysis.statistics import exceeds, is_distinct, measured, summarize, together
-from pinscope.analysis.texts import Text, about, dearest_first, fill, on_lab, part_of, part_words, say, times
+from pinscope.analysis.texts import (
+    Text,
+    about,
+    about_times,
+    dearest_first,
+    fill,
+    on_lab,
+    part_of,
+    part_words,
+    say,
+    times,
+)
 from pinscope.records.run import Finding, good, note, quantity, warning
 from pinscope.report.facts import quantity_text
 
@@ -96,6 +107,20 @@ def test_a_ratio_is_no_finer_than_it_is_known(values: list[float], said: str, wo
     summary, exact = summarize(values), summarize([1.0] * 8)
     assert about(summary.uncertainty) == said
     assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "off", "words", "short"),
+    [
+        (9.6, 0.5, "9.6 times (± 50 %)", "about 9.6 times"), (9.6, 0.57, "at least 4.1 times", "at least 4.1 times"),
+        (4.2, 0.6, "at least 1.67 times", "at least 1.67 times"), (1.1, 0.6, "1.1 times (± 60 %)", "about 1.1 times"),
+    ],
+)  # fmt: skip
+def test_of_a_ratio_that_varies_too_much_for_a_figure_the_least_is_said(
+    ratio: float, off: float, words: str, short: str
+) -> None:
+    compared = summarize([1.0] * 8, drift=off), summarize([1.0] * 8, drift=0.0)
+    assert (times(ratio, *compared), about_times(ratio, *compared)) == (words, short)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pinscope.cli.trace import exceeded, parse_threshold
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import checked_rows
+from pinscope.tracing.limits import exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
 from tests.data.synthetic_trace import MIB, place, program, run, site
 

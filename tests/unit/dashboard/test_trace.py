@@ -33,7 +33,7 @@ def test_the_page_traces_shows_the_newest_with_its_lines_and_how_to_make_one(kep
     labels = app.selectbox[0].options
     assert labels[0].startswith("train.py · 2030-01-01")
     assert "recorded on h200" in labels[-1]
-    assert app.subheader[0].value.startswith(prose("Pin what train.py:33 copies: "))
+    assert app.subheader[0].value.startswith(prose("Pin what train.py:33 copies, where it is made: "))
     assert any("train.py:40" in str(frame.value) for frame in app.dataframe)
 
 

@@ -31,7 +31,7 @@ from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.data.readings import As
-from tests.unit.analysis.test_pinning_strategy import USUAL, row
+from tests.unit.analysis.test_pinning_strategy import USUAL, row, thrice
 from tests.unit.lab.driver import Driver
 
 GIB, MIB = 2**30, 2**20
@@ -132,7 +132,7 @@ def test_the_defaults_of_pinned_empty_are_what_the_recorded_h200_recommends(pinn
 @pytest.mark.parametrize("array", ARRAYS)
 def test_all_name_the_strategy_that_wins_whichever_it_is(array: str, chunks: str, pinned_by: list[Strategy]) -> None:
     losers = [row(name, 3.0, 0.3) for name in (*ARRAYS, *CHUNKS) if name not in (array, chunks)]
-    rows = [USUAL, *losers, row(array, 0.5, 0.2), row(chunks, 0.6, 0.01)]
+    rows = thrice(USUAL, *losers, row(array, 0.5, 0.2), row(chunks, 0.6, 0.01))
     best = check(synthetic.run("pinning_strategy", params={}), rows, pinned_by)
     assert best.gentler_in_chunks
     assert best.array is not None

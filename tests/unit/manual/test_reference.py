@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import pinscope
 from pinscope.cli.main import command_line, main
 from pinscope.experiments.registry import EXPERIMENTS, method, readers
 from pinscope.live.findings import snapshot_findings
@@ -21,6 +23,7 @@ from pinscope.manual.reference import (
     keys_of,
     metrics,
     metrics_reference,
+    python_reference,
 )
 from pinscope.manual.site import Site
 from pinscope.records.run import Run
@@ -71,6 +74,21 @@ def test_every_option_and_argument_of_every_command_is_in_the_reference_and_says
                 assert re.search(rf"^  .*(?<!\S){re.escape(written)}(?![\w-])", section, re.MULTILINE), (
                     f"{name} {option}"
                 )
+
+
+def test_every_name_of_python_is_in_the_reference_with_all_that_it_takes_or_has() -> None:
+    reference = python_reference()
+    for name in set(pinscope.__all__) - {"__version__"}:
+        offered = getattr(pinscope, name)
+        head = rf"^## pinscope\.{name}(?:\(\))?\n\n```text\n"
+        section = re.search(rf"{head}(.*?)^```", reference, re.MULTILINE | re.DOTALL)
+        assert section, name
+        if inspect.isclass(offered):
+            members = {member for member in dir(offered) if not member.startswith("_")}
+            assert members <= set(re.findall(rf"^{name}\.(\w+).*\n  \S", section[1], re.MULTILINE)) | {"count", "index"}
+        elif inspect.isfunction(offered):
+            for parameter in inspect.signature(offered).parameters:
+                assert f"{parameter}: " in section[1], f"{name}: {parameter}"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ NAMES = (
     GPU,
     "secret-argument",
     "the project",
-    "ifference",
+    "alculat",
 )
 FILE = f"/home/{USER}/{FOLDER}/train.py"
 SAME_NAME = f"/home/{USER}/the project/train.py"
@@ -66,7 +66,7 @@ def named(run: Run, **changes: Any) -> Run:
     process = Process(pid=1, started=1.0, boot_id=f"boot-of-{MACHINE}")
     fields = {
         **{"environment": environment(), "notes": notes, "process": process, "verdict": f"{FILE}:3 copied 1 GiB"},
-        **{"name": "the Difference Engine", "tags": ("difference-2",), "note": "Difference of both"},
+        **{"name": "the Calculating Engine", "tags": ("calculator-2",), "note": "Calculation of both"},
     }
     return run.model_copy(update={**fields, **changes})
 
@@ -94,8 +94,15 @@ def traced() -> tuple[Run, list[StoredRow]]:
         trace.site(3, number=4, file=SAME_NAME, stack="", bytes=500 * trace.MIB),
         trace.row("redirected", count=1, bytes=1, gather_seconds=1.0, wait_seconds=1.0, pin_seconds=1.0,
                   pinned_bytes=1, file=FILE, line=3, reason=f"{FILE} was changed"),
+        trace.row("early_read", call="item", count=1, in_flight_count=1, file=FILE, line=4, copy_file=FILE,
+                  copy_line=3),
+        trace.row("difference", output=USER, count=1, file=FILE, line=5),
     ]  # fmt: skip
-    params = {"program": [FILE, "--data", "secret-argument"], "what_if": [f"{FILE}:3", f"{SAME_NAME}:3"]}
+    params = {
+        "program": [FILE, "--data", "secret-argument"],
+        "what_if": [f"{FILE}:3", f"{SAME_NAME}:3"],
+        "waits": [f"{FILE}:3"],
+    }
     return named(trace.run(**params), id="kept-trace"), rows
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,21 +17,22 @@ PIECE = 1024
 
 
 class Halting:
-    """Numbers from 0 on; who takes the first one stands still until it is let go."""
+    """The slots of a log's first piece; who takes the first one stands still until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: CallLog) -> None:
         self.taken, self.let_go = threading.Event(), threading.Event()
-        self._numbers = itertools.count()
+        piece, self._slots, unwritten = log._add_piece(log._newest[1])
+        log._newest = piece, self, unwritten
 
     def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:
-        number = next(self._numbers)
-        if number == 0:
+        slot = next(self._slots)
+        if slot == 0:
             self.taken.set()
             self.let_go.wait()
-        return number
+        return slot
 
 
 def mapped(folder: Path) -> int:
@@ -56,7 +56,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
     log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
-    slots = log._slots = Halting()  # type: ignore[assignment] # numbers, as the counter gives them
+    slots = Halting(log)
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
     assert slots.taken.wait(10)
@@ -99,7 +99,7 @@ def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> N
 
 def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(tmp_path: Path) -> None:
     log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
-    slots = log._slots = Halting()  # type: ignore[assignment] # as above
+    slots = Halting(log)
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
     assert slots.taken.wait(10)

@@ -13,7 +13,7 @@ import pytest
 
 from pinscope.tracing.line_totals import Ended, LineTotals
 from pinscope.tracing.managed import STANDING
-from pinscope.tracing.mapped_file import CUT, ENTRY
+from pinscope.tracing.mapped_file import CUT, ENTRY, READ_ENTRY
 from pinscope.tracing.process_merge import MergedTrace, Process, attachments
 from pinscope.tracing.spool import TYPES, RecordFiles, Spool
 
@@ -42,11 +42,12 @@ class Traced:
         return number
 
     def copy(
-        self, call: int, start: int, end: int, size: int = LARGE, device: int = 0, *, source: int = PAGEABLE
-    ) -> None:
+        self, call: int, start: int, end: int, size: int = LARGE, device: int = 0, *, source: int = PAGEABLE,
+        target: int = DEVICE,
+    ) -> None:  # fmt: skip
         self._tables["copies"].append({
-            "correlation_id": call, "device_id": device, "copy_kind": 1, "src_kind": source, "dst_kind": DEVICE,
-            "bytes": size, "start": start, "end": end,
+            "correlation_id": call, "device_id": device, "copy_kind": 1 if target == DEVICE else 2, "src_kind": source,
+            "dst_kind": target, "bytes": size, "start": start, "end": end,
         })  # fmt: skip
 
     def kernel(self, start: int, end: int, device: int = 0, *, call: int = 0) -> None:
@@ -60,6 +61,12 @@ class Traced:
     def stood(self, since: int, until: int, stack: int) -> None:
         with (self._folder / "standing").open("ab") as file:
             file.write(STANDING.pack(since, until, stack))
+
+    def read(self, copy: int, moment: int, stack: int) -> None:
+        """Of copy 0: the program was told that the GPU is done."""
+        (self._folder / "host_names").write_text('[1, ["item", ""]]\n')
+        with (self._folder / "watched").open("ab") as file:
+            file.write(READ_ENTRY.pack(copy, int(copy > 0), stack, moment))
 
     def stacks(self, *files: str) -> None:
         """Stacks 1, 2 …: the first line of each file; of an empty name no Python code."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.records.run import TraceRow
+from pinscope.records.trace_row import TraceRow
 from pinscope.tracing.migrations import EVICTED, ON_REQUEST, migrated
 from pinscope.tracing.spool import CPU_FAULT, GPU_FAULT, TO_GPU, TO_HOST
 from tests.unit.tracing.test_line_totals import LARGE, LAUNCH, PREFETCH, Traced

@@ -20,6 +20,7 @@ from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
+from tests.data.stand_ins import PACKAGES
 
 SETUP = Path(__file__).parents[3] / "pinscope" / "tracing" / "recorder_setup.py"
 
@@ -141,6 +142,38 @@ def test_each_call_has_the_stack_it_came_from_and_lasts_from_its_beginning_to_it
     ]  # fmt: skip
     assert all(stack[1][1:] == (FIRST_LINE + 4, "<module>") for stack in stacks)
     assert 20_000_000 <= waits["end"] - waits["start"] < int(seen.stdout)
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        ("target.copy_(source)", 420),
+        ("target.to('cpu', non_blocking=True)", 520),
+        ("copy(64, 1, 3)", 250),
+        ("source.cpu()", 50),
+    ],
+)
+def test_a_small_copy_takes_few_instructions_of_python(call: str, most: int, library: Path, tmp_path: Path) -> None:
+    """Of ours, with its line; no busy machine changes how many there are."""
+    program = f"""
+import torch
+source, target = torch.empty(64), torch.Tensor(torch.empty(64).array, "cuda")
+taken = 0
+def count(frame, event, argument):
+    global taken
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    taken += event == "opcode" and "/pinscope/tracing/" in frame.f_code.co_filename
+    return count
+def work(times):
+    for _ in range(times): {call}
+work(10)
+sys.settrace(count); work(100); sys.settrace(None)
+print(taken // 100)
+"""
+    packages = f"{variables(library)['PYTHONPATH']}{os.pathsep}{PACKAGES}"
+    seen = record(library, tmp_path, program, PYTHONPATH=packages)
+    assert (seen.stderr, seen.spool.said("fault")) == ("", None)
+    assert most / 2 < int(seen.stdout) <= most
 
 
 def test_without_stacks_copies_and_calls_are_recorded_all_the_same(library: Path, tmp_path: Path) -> None:
@@ -487,11 +520,11 @@ def step(): copy(64, PAGEABLE, DEVICE); time.sleep(0.001)
 {until_switched_off(tmp_path)}
 print("end")
 """
-    seen = record(library, tmp_path, program, Scope(start_after=0.2, for_seconds=0.3, children=False))
+    seen = record(library, tmp_path, program, Scope(start_after=0.2, for_seconds=1.0, children=False))
     assert seen.stdout == "end\n"
     on, off = map(json.loads, (tmp_path / "spool" / "switched").read_text().splitlines())
     config = seen.spool.document("config.json") or {}
-    assert config["until_ns"] - config["from_ns"] == 300_000_000
+    assert config["until_ns"] - config["from_ns"] == 1_000_000_000
     assert config["from_ns"] <= on["ns"]
     assert config["until_ns"] <= off["ns"]
     calls = seen.spool.calls()

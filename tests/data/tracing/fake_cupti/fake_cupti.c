@@ -113,6 +113,13 @@ void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
 
 void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
 
+/* A copy from pinned memory in a thread of its own, which runs no Python. */
+static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }
+void fake_copy_in_thread(uint64_t bytes) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, copy_pinned, (void *)bytes)) pthread_join(thread, NULL);
+}
+
 /* So many copies of 64 bytes, one after the other. */
 void fake_copies(uint64_t count) { while (count--) fake_copy(64, 1, 3); }
 
@@ -170,12 +177,47 @@ void fake_counter(uint32_t which, uint64_t value, uint32_t cause, uint64_t nanos
     if (kinds[25]) append(counter, sizeof counter);
 }
 
-/* cuStreamSynchronize that waits so long. */
+static uint64_t late_until;
+/* cuStreamSynchronize that waits so long, and for copies of fake_late. */
 void fake_wait(uint64_t nanoseconds) {
     Call call = {.correlation = ++correlation};
     at(0, 126, &call);
     until(now() + nanoseconds);
+    until(late_until);
     at(1, 126, &call);
+}
+
+/* An asynchronous copy between host and pinned memory, by cuMemcpyDtoHAsync (279) or cuMemcpyHtoDAsync (277): 50
+   nanoseconds a byte by its record; the data moves when its stream is waited for. */
+static struct late { void *target; const void *source; uint64_t bytes, stream; } late[64];
+static int lates;
+void fake_late(void *target, const void *source, uint64_t bytes, uint64_t stream, int to_host) {
+    struct late parameters = {target, source, bytes, stream};
+    Call call = {.correlation = ++correlation, .params = &parameters};
+    uint32_t number = to_host ? 279 : 277;
+    at(0, number, &call);
+    late[lates++ % 64] = parameters;
+    uint64_t begun = now() + 1000, done = late_until = begun + 50 * bytes;
+    uint8_t copy[MEMCPY] = {1};
+    copy[4] = to_host ? 2 : 1; copy[5] = to_host ? 3 : 2; copy[6] = to_host ? 2 : 3; copy[7] = 1;
+    memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);
+    memcpy(copy + 44, &call.correlation, 4);
+    if (on) append(copy, sizeof copy);
+    at(1, number, &call);
+}
+/* The driver's functions that PinScope calls to wait. A stream above 100 is captured into a graph. */
+int cuThreadExchangeStreamCaptureMode(int *mode) { return 0; }
+int cuStreamIsCapturing(uint64_t stream, int *status) { *status = stream > 100; return 0; }
+int cuStreamSynchronize(uint64_t stream) {
+    Call call = {.correlation = ++correlation};
+    at(0, 126, &call);
+    int left = 0;
+    for (int each = 0; each < lates; each++)
+        if (late[each].stream == stream) memcpy(late[each].target, late[each].source, late[each].bytes);
+        else late[left++] = late[each];
+    lates = left;
+    at(1, 126, &call);
+    return 0;
 }
 
 /* A call of a function of the driver (domain 1) or the runtime (2) that returns this, with the first two arguments; the

@@ -210,6 +210,33 @@ def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
     assert len(reading.tables) == 1
 
 
+def wavering(way: str, seconds: float, apart: float, **parts: Any) -> list[Row]:
+    return [
+        {**row, "get_seconds": row["get_seconds"] * (1 + apart * (repeat % 2))}
+        for repeat in range(10)
+        for row in buffers(way, seconds, **parts)[1:2]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("apart", "longer"), [(0.3, " times (± "), (1.85, ", at least 2.")], ids=["roughly", "not known"]
+)
+def test_a_way_is_called_faster_by_a_figure_that_is_known_or_by_its_bound(apart: float, longer: str) -> None:
+    rows = [*wavering("pinned", 0.04, apart), *wavering("registered_thp", 0.015, 0.3)]
+    said = findings(rows)["faster-way"]
+    assert longer in said.title
+    assert "takes about " in said.title
+    near = [*wavering("pinned", 0.016, apart), *wavering("registered_thp", 0.015, 0.3)]
+    assert "faster-way" not in findings(near)
+
+
+def test_what_the_driver_kept_is_told_though_its_time_varies_too_much() -> None:
+    small = wavering("pinned", 1e-5, 3.0, size=MIB, page_faults=0)
+    said = findings([*small, *buffers("pinned", 0.4, page_faults=GIB // 4096)])["kept-by-driver"]
+    assert "takes at most" in said.title
+    assert [figure.value for figure in said.evidence] == [0, None, 1]
+
+
 def test_a_pool_whose_repeats_vary_too_much_is_told_by_the_most_that_it_takes() -> None:
     assert pool_words(summarize([1e-6] * 8)) == "1.00 µs"
     assert pool_words(summarize([0.5e-6, 1e-6, 1e-6, 2e-6, 0.6e-6, 1e-6, 1.9e-6, 1e-6])).startswith("at most ")

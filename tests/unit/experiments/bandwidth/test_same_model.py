@@ -41,6 +41,14 @@ def test_a_slower_gpu_is_named_with_both_rates_and_what_that_costs(times: float,
     assert "GPU 1 at" in finding.title
 
 
+def test_a_rate_that_noise_may_have_made_low_is_not_named() -> None:
+    run = synthetic.run("bandwidth")
+    wild = [
+        {**row, "one_more_seconds": row["one_more_seconds"] * (0.8 + number % 5 / 5)} for number, row in enumerate(ROWS)
+    ]
+    assert slower_than_same_model(run, wild, run, ROWS, "GPU 1") is None
+
+
 def test_copies_that_are_mostly_latency_are_not_compared() -> None:
     run = synthetic.run("bandwidth")
     small = [row for row in slower(3) if row["bytes"] < 2**24]

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
-from pinscope.records.run import Finding, Reading
+from pinscope.records.run import VARIES, Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -153,6 +153,36 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     wrong = rows(True, True, 5e-3, wrong_items=1)
     assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
     assert findings(wrong)["batch-wrong"].severity == "critical"
+
+
+def restless(pin: bool, asynchronous: bool, step: float) -> ROWS:
+    """Rounds that differ by so much that their ratio to steady ones is no figure."""
+    return [{**row, "step_seconds": step * (0.5, 1.0, 1.5)[row["round"]]} for row in rows(pin, asynchronous, step)]
+
+
+def test_speeds_that_vary_too_much_are_no_figures_and_more_rounds_are_advised() -> None:
+    alone = read([*rows(False, False, 8e-3), *restless(True, True, 8e-3)])
+    (said,) = (finding for finding in alone.findings if finding.rule == "no-difference-measured")
+    assert said.title == "3 rounds vary too much to tell what pin_memory and non_blocking change"
+    assert [(figure.name, figure.value) for figure in said.evidence] == [("Rounds", 3)]
+    assert said.advice.endswith("--set rounds=11")
+    assert alone.verdict == "3 rounds cannot tell whether pin_memory with non_blocking changes the speed (workers: 4)."
+    gains = {figure.key: (figure.value, figure.reason) for figure in alone.headline}
+    assert gains["workers_4.gain"] == (None, VARIES)
+    both = [*rows(False, False, 8e-3), *restless(True, True, 8e-3), *noisy(False, True, 8e-3, 4)]
+    said = findings(both)["no-difference-measured"]
+    assert said.title == "No difference measured for non_blocking copies of pageable batches"
+    assert "of pin_memory with non_blocking with 4 workers the rounds vary too much to tell" in said.detail
+    assert "inf" not in said.detail
+
+
+def test_what_the_fastest_loop_pins_is_one_figure() -> None:
+    loops = [*rows(False, False, 8e-3), *rows(True, False, 5.5e-3, pinned_bytes=2**31), *rows(True, True, 5e-3)]
+    (pinned,) = (figure for figure in read(loops).headline if figure.key == "fastest.pinned")
+    figures = {figure.name: figure.value for figure in findings(loops)["pinned-rounding"].evidence}
+    assert figures["Pinned in all, pinned, non_blocking, 4 workers"] == pinned.value == 2**30
+    unpinned = [*rows(False, False, 4e-3), *rows(True, False, 5.5e-3, pinned_bytes=2**31), *rows(True, True, 5e-3)]
+    assert "pinned, blocking, 4 workers: 2 GiB" in findings(unpinned)["pinned-rounding"].detail
 
 
 def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share
 from pinscope.experiments.overlap.ways import WAYS, Recipe
 from tests.data import synthetic
+from tests.data.readings import As
 
 
 def one_pass(seconds: float, **changes: Any) -> dict[str, Any]:
@@ -56,6 +57,19 @@ def test_what_ran_beside_what_is_known_only_of_steady_passes_and_of_slow_copies_
     assert not known([1.55, 1.551] * 6, 1.2, "pageable")
 
 
+@pytest.mark.parametrize(
+    ("passes_take", "off"),
+    [([1.02] * 8, 0.03), ([1.02, 1.12] * 4, 0.07), ([1.02] * 7, None), ([1.95, 2.05] * 4, None)],
+    ids=["steady", "rough", "few", "more than half of it"],
+)
+def test_an_overlap_has_its_plus_minus(passes_take: list[float], off: float | None) -> None:
+    rows = [one_pass(seconds, repeat=repeat) for repeat, seconds in enumerate(passes_take)]
+    reading = As("overlap").read(synthetic.run("overlap"), rows)
+    assert reading.headline[0].spread == (off and pytest.approx(off, abs=0.01))
+    said = " ".join(finding.title for finding in reading.findings)
+    assert ("(± " in said) == bool(off and off > 0.05)
+
+
 def test_at_best_all_but_one_chunk_is_hidden() -> None:
     (cell,) = passes([one_pass(1.02)])
     assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)
@@ -64,6 +78,27 @@ def test_at_best_all_but_one_chunk_is_hidden() -> None:
 def test_corrupted_chunks_are_counted_over_all_counted_passes() -> None:
     (cell,) = passes([one_pass(1.0, corrupted_chunks=3), one_pass(1.0, corrupted_chunks=4)])
     assert (cell.corrupted_chunks, cell.checked_chunks) == (7, 100)
+
+
+@pytest.mark.parametrize(
+    ("alone", "whole", "words"),
+    [
+        (5.0, 5.5, "h2d: the copies alone take 5.0 times (± 27 %) as long as pinned ones, and compute is idle"),
+        (5.6, 5.5, "h2d: the copies alone take as long as the whole, and compute is idle"),
+        (1.2, 5.5, "h2d: compute is idle"),
+    ],
+    ids=["shorter than the whole", "no shorter", "not told from pinned ones"],
+)
+def test_slow_copies_are_named_as_the_reason_where_they_are_known_to_be_slow_and_never_longer_than_the_whole(
+    alone: float, whole: float, words: str
+) -> None:
+    rows = [
+        row | {"repeat": repeat}
+        for repeat in range(8)
+        for row in (one_pass(1.02), one_pass(whole, memory="pageable", copy_alone_seconds=alone))
+    ]
+    (said,) = (said for said in As("overlap").read(synthetic.run("overlap"), rows).findings if said.severity != "good")
+    assert words in said.detail
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pinscope.analysis.models import page_table_bytes, page_table_memory_bytes
 from pinscope.analysis.statistics import bound_slope
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
-from pinscope.records.run import Reading
+from pinscope.records.run import Finding, Reading
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -190,6 +190,17 @@ def test_a_pool_without_access_takes_no_gpu_memory_and_changes_no_other_figure()
     assert chart.caption.endswith("share one line: allocated pinned, host pool.")
     name = next(note for note in chart.figure.layout.annotations if note.text.startswith("host pool without access"))
     assert name.y == page_table_bytes(16 * GIB, 64 * 1024) / MIB  # above the grey line that it would lie on
+
+
+def test_huge_pages_are_advised_only_where_touching_and_registering_them_is_clearly_faster() -> None:
+    def said(huge: float) -> Finding:
+        faster = [{**row, "touch_seconds": row["touch_seconds"] and huge} for row in rows(backing="thp")]
+        findings = reading(rows(backing="4k") + faster).findings
+        return next(finding for finding in findings if finding.rule == "time-of-pinning")
+
+    assert "2.4 times as long as in huge pages" in said(0.03).title
+    assert said(0.03).advice.startswith("Use huge pages, or touch")
+    assert "huge" not in said(0.095).title + said(0.095).advice
 
 
 def test_other_gpus_that_pay_are_named() -> None:

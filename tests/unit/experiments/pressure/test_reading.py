@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ Change = Callable[[str, int], dict[str, Any]]
 
 
 def rows(
-    process: Change | None = None, host: Change | None = None, steps: int = STEPS, **every: Any
+    process: Change | None = None, host: Change | None = None, steps: int = STEPS, rounds: int = 6, **every: Any
 ) -> list[dict[str, Any]]:
     """A calm run of ``steps`` GiB; ``process`` and ``host`` change what rounds and readings say at (phase, step)."""
     found: list[dict[str, Any]] = []
@@ -42,7 +43,7 @@ def rows(
         for moment in ("begin", "end"):
             held = pinned if moment == "end" else max(step - 1, 0) * GIB
             if moment == "end":
-                for number in range(6):
+                for number in range(rounds):
                     add(
                         "process", phase, step, pinned, clock + number / 10, repeat=number,
                         warmup=phase == "before" and number == 0, fault_pages=100,
@@ -148,6 +149,38 @@ def test_what_stays_slow_without_the_memory_is_not_blamed_on_it() -> None:
 
     assert set(findings(rows(slow))) == {"gone-for-everybody"}
     assert " after freeing." in (reading(rows(slow)).verdict or "")
+
+
+def faults(*seconds: float) -> Change:
+    """In turn, from the third step on."""
+    turn = cycle(seconds)
+    return lambda phase, step: {"fault_median_seconds": next(turn)} if phase == "held" and step > 2 else {}
+
+
+@pytest.mark.parametrize(
+    ("slow", "after", "words"),
+    [
+        (faults(9e-6), {}, "Pin less than 3 GiB: with that page faults were at least 1.75 times slower."),
+        (faults(4e-6), {}, " made page faults up to "),
+        (faults(1e-6, 9e-6, 30e-6), {}, "vary too much to tell whether it slows them."),
+        (faults(4e-6), {"fault_median_seconds": 3.9e-6}, "is not why page faults slowed"),
+    ],
+)
+def test_pinning_is_said_to_slow_page_faults_only_where_that_is_known(
+    slow: Change, after: dict[str, Any], words: str
+) -> None:
+    def change(phase: str, step: int) -> dict[str, Any]:
+        return after if phase == "after" else slow(phase, step)
+
+    assert words in (reading(rows(change, rounds=9)).verdict or "")
+
+
+def test_how_long_a_page_fault_took_is_said_only_where_it_is_known() -> None:
+    cold = at("held", 3, file_cached_bytes=0)
+    wild = faults(1e-6, 9e-6, 30e-6)
+    for times, is_said in ((faults(3e-6), True), (wild, False)):
+        found = findings(rows(lambda phase, step, times=times: cold(phase, step) | times(phase, step), rounds=9))
+        assert ("A page fault of an ordinary process took" in found["others-suffer"].detail) == is_said
 
 
 def test_memory_that_others_took_is_not_blamed_on_pinning() -> None:

@@ -13,6 +13,7 @@ from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservati
 from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.records.run import Finding, Reading
+from pinscope.report.facts import table_texts
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -37,12 +38,17 @@ def rows(way: str, rate: float, size: int = 4 * KIB, *, wrong: int = 0, held: fl
     ]  # fmt: skip
 
 
-def loads(way: str, slower: float, blocks: int | None = None) -> ROWS:
+def wild(way: str, *rates: float, **labels: Any) -> ROWS:
+    """Twice each rate."""
+    return [row for rate in rates for row in rows(way, rate, **labels)[1:3]]
+
+
+def loads(way: str, slower: float, blocks: int | None = None, noise: float = 0.0) -> ROWS:
     return [
         ScatterObservation(
             kind="compute", repeat=number, warmup=False, way=way, direction="h2d", layout="scattered", bytes=4 * KIB,
             pieces=PIECES, blocks=blocks, sms=blocks or 0, wall_seconds=1e-3, alone_seconds=1e-2,
-            together_seconds=1e-2 * (1 + slower),
+            together_seconds=1e-2 * (1 + slower + noise * (number - 3.5)),
         ).model_dump()
         for number in range(8)
     ]  # fmt: skip
@@ -90,9 +96,33 @@ def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
 
 
 def test_a_way_that_noise_may_have_made_faster_is_not_advised() -> None:
-    wild = [row for rate in (20e9, 55e9, 55e9, 90e9) for row in rows("kernel", rate, blocks=8, sms=8)[1:3]]
-    measured = [*rows("contiguous", 54e9), *rows("loop", 40e9), *wild]
+    kernel = wild("kernel", 20e9, 55e9, 55e9, 90e9, blocks=8)
+    measured = [*rows("contiguous", 54e9), *rows("loop", 40e9), *kernel]
     assert "scatter-by-kernel" not in findings(measured)
+    assert read(measured).verdict == (
+        "Measure again: 4 KiB pieces scattered over 1 GiB to GPU vary too much to tell the fastest way."
+    )
+
+
+def test_no_rate_is_said_that_is_not_known() -> None:
+    kernel, loop = rows("kernel", 50e9, blocks=8), wild("loop", 0.7e9, 1e9, 1e9, 1.6e9, held=0.9)
+    slow = read([*kernel, *loop])
+    assert (slow.verdict or "").endswith("to GPU by one kernel: 50.0 GB/s, a loop is slower.")
+    assert not slow.findings
+    assert "n/a" in [cell for table in slow.tables for row in table_texts(table) for cell in row]
+    steady = read([*kernel, *rows("loop", 1e9, held=0.9)])
+    assert (steady.verdict or "").endswith("to GPU by one kernel: 50.0 GB/s, a loop 1.00 GB/s.")
+    assert {finding.rule for finding in steady.findings} == {"scatter-by-kernel", "scatter-cpu-held"}
+
+
+def test_a_way_is_not_advised_where_a_loop_is_as_good() -> None:
+    small = rows("copy_2d", 53e9, layout="strided") + rows("loop", 1.6e9, layout="strided")
+    same = rows("copy_2d", 55e9, 4096 * KIB, layout="strided") + rows("loop", 53e9, 4096 * KIB, layout="strided")
+    slow = rows("copy_2d", 55e9, 4096 * KIB, layout="strided") + rows("loop", 40e9, 4096 * KIB, layout="strided")
+    assert "for strided pieces of 4 KiB to the GPU." in findings(small + same)["scatter-by-copy_2d"].detail
+    assert "for strided pieces of 4 KiB and 4 MiB to the GPU." in findings(small + slow)["scatter-by-copy_2d"].detail
+    assert "scatter-by-copy_2d" not in findings(same)
+    assert (read(same).verdict or "").endswith("by one 2D copy (55.0 GB/s): no way is clearly faster.")
 
 
 def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
@@ -102,6 +132,17 @@ def test_a_loop_suffices_from_the_size_on_above_which_it_always_does() -> None:
     dip = rows("contiguous", 50e9, 8 * KIB) + rows("loop", 10e9, 8 * KIB)
     fine = [*rows("contiguous", 50e9), *rows("loop", 49e9)]
     assert loop_suffices(fine + dip) is None
+
+
+def test_of_sizes_that_vary_too_much_it_is_not_said_whether_a_loop_suffices() -> None:
+    small = [*rows("contiguous", 50e9), *rows("loop", 10e9), *rows("graph", 10e9)]
+    large = rows("contiguous", 50e9, 64 * KIB)
+    noise = wild("loop", 20e9, 49e9, 49e9, 90e9, size=64 * KIB)
+    unknown = [*small, *large, *noise]
+    assert "scatter-loop-suffices" not in findings(unknown)
+    reasons = {figure.key: figure.reason for figure in read(unknown).headline}
+    assert reasons["loop.size"] == "its repeats vary too much to tell"
+    assert "scatter-loop-suffices" in findings([*small, *large, *rows("loop", 48e9, 64 * KIB)])
 
 
 def test_each_winner_is_a_finding_with_its_code() -> None:
@@ -136,16 +177,24 @@ def test_what_the_kernel_costs_compute_is_told_for_few_and_many_blocks_and_besid
     beside = loads("kernel", 0.002, 8) + loads("kernel", 0.3, 132) + loads("batch", -0.01)
     finding = findings(as_on_an_h100() + beside)["scatter-compute"]
     assert finding.severity == "warning"
-    assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside a kernel of 8 blocks 0.2 %" in finding.title
-    assert "Beside a batch call it takes 0.0 % longer at most" in finding.detail
+    assert "a kernel of 132 blocks to the GPU takes 30.0 % longer, beside 8 blocks not measurably" in finding.title
+    assert "Beside a batch call it takes not measurably longer." in finding.detail
+    assert finding.evidence[0].value == pytest.approx(1.3)
     assert "scatter-compute" not in findings(as_on_an_h100() + loads("kernel", 0.001, 8))
+    assert "scatter-compute" not in findings(as_on_an_h100() + loads("kernel", 0.1, 132, noise=0.1))
 
 
 def test_a_batch_that_is_slower_into_an_idle_stream_is_to_be_queued_behind_work() -> None:
     small, large = rows("batch", 2.1e9) + rows("batch_queued", 6.9e9), rows("batch", 40e9, 64 * KIB)
     finding = findings(small + large + rows("batch_queued", 41e9, 64 * KIB))["scatter-batch-idle"]
-    assert "4 KiB pieces at 2.10 GB/s into an idle stream, at 6.90 GB/s behind other work" in finding.title
+    assert "scattered 4 KiB pieces at 2.10 GB/s into an idle stream, at 6.90 GB/s behind other work" in finding.title
+    assert len(finding.title.split()) <= 20
     assert "64 KiB" not in finding.detail
+
+
+def test_a_batch_is_not_to_be_queued_where_another_way_is_the_one_to_take() -> None:
+    measured = rows("batch", 2.1e9) + rows("batch_queued", 6.9e9) + rows("kernel", 49e9, blocks=8)
+    assert "scatter-batch-idle" not in findings(measured)
 
 
 def test_nothing_is_said_of_an_idle_stream_where_a_batch_is_as_fast() -> None:

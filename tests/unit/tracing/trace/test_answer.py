@@ -66,7 +66,7 @@ def test_lines_stand_in_the_order_of_what_a_change_is_known_to_save() -> None:
     table = answer(GPU, site(33), site(50, "pinned", idle_seconds=0.4), WAIT, PINS)[LINES]
     assert list(column(table, "to do").items()) == [
         ("train.py:7", "pin once, use it again"),
-        ("train.py:33", "copy from pinned memory"),
+        ("train.py:33", "make the data in pinned memory"),
         ("train.py:9", "launch the next kernel sooner"),
         ("train.py:50", "copy while the GPU computes"),
     ]

@@ -98,7 +98,7 @@ def test_pageable_memory_that_is_converted_is_pageable_all_the_same() -> None:
     assert sorted(rules(read(program(), site(33, reason=HIDDEN["reason"]), work))) == ["cpu-work", "pageable-copies"]
 
 
-def loader(received: float, waited: float, **values: Any) -> float | None:
+def loader(received: float, waited: float, **values: Any) -> Reading:
     """What a DataLoader that pins saves of 10 s, of which copying its batches takes 1 s."""
     line = {"file": "/srv/train.py", "line": 30, "function": "main"}
     rows = [
@@ -108,7 +108,7 @@ def loader(received: float, waited: float, **values: Any) -> float | None:
         row("host_call", call="DataLoader", count=100, bytes=0, call_seconds=waited + received, host_seconds=0,
             idle_seconds=0, wait_seconds=waited, pins_batches=False, **line),
     ]  # fmt: skip
-    return read(program(), *rows).headline[0].value  # type: ignore[return-value]
+    return read(program(), *rows)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,11 @@ def loader(received: float, waited: float, **values: Any) -> float | None:
 def test_a_dataloader_that_pins_moves_receiving_and_copying_into_a_thread(
     received: float, waited: float, saved: float
 ) -> None:
-    assert loader(received, waited) == pytest.approx(saved)
+    assert loader(received, waited).headline[0].value == pytest.approx(saved)
 
 
 def test_copies_of_memory_that_no_worker_sent_are_estimated_as_ever() -> None:
-    assert loader(0.5, 0.1, received_count=0) == pytest.approx(SAVED)
+    reading = loader(0.5, 0.1, received_count=0)
+    assert reading.headline[0].value == pytest.approx(SAVED)
+    assert (reading.verdict or "").startswith("Pin what train.py:33 copies, where it is made: ")
+    assert (loader(0.5, 0.1).verdict or "").startswith("Let the DataLoader of train.py:33 pin: ")

@@ -34,11 +34,18 @@ def found(reading: Reading, rule: str) -> list[Finding]:
 
 def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() -> None:
     reading = read(program(), site(33))
-    assert reading.verdict == "Pin what train.py:33 copies: the program gets about 980 ms (9.8 %) shorter."
+    assert reading.verdict == (
+        "Pin what train.py:33 copies, where it is made: the program gets about 980 ms (9.8 %) shorter."
+    )
     assert reading.headline[0].value == pytest.approx(SAVED)
     (finding,) = found(reading, "pageable-copies")
     assert finding.severity == "note"  # 10.0 s instead of 9.0 s
     assert "non_blocking=True" in (finding.code or "")
+
+
+def test_the_verdict_says_where_the_data_must_be_pinned_for_what_it_promises() -> None:
+    back = read(program(), site(33, "device", "pageable")).verdict or ""
+    assert back.startswith("Pin what train.py:33 copies into: the program gets about 980 ms")
 
 
 def test_of_processes_that_run_beside_each_other_the_program_saves_what_one_saves_at_most() -> None:
@@ -62,7 +69,9 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
 def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
     """A start of 6 s: without it the copies take a quarter of the time."""
     reading = read(program(), site(33, first_seconds=6.0))
-    assert reading.verdict == "Pin what train.py:33 copies: the loop gets about 980 ms (24 %) shorter."
+    assert (
+        reading.verdict == "Pin what train.py:33 copies, where it is made: the loop gets about 980 ms (24 %) shorter."
+    )
     (finding,) = found(reading, "pageable-copies")
     assert finding.title.endswith("about 979 ms less, 24.5 % of the 4.00 s from its first copy on")
     assert finding.severity == "warning"
@@ -152,9 +161,12 @@ def test_what_gathering_small_copies_would_take_is_said_where_it_was_measured_fo
     assert reading.verdict == (
         "Gather the 200,000 small copies of train.py:33: they blocked the CPU for 900 ms (9.0 %)."
     )
-    slow = found(read(program(), {**small, "median_bytes": 60_000.0}, **rates), "many-small-copies")[0]
+    large = read(program(), {**small, "median_bytes": 60_000.0}, **rates)
+    (slow,) = found(large, "many-small-copies")
     assert "gathered" not in slow.title
     assert slow.advice.startswith("Gathering them with one thread would take as long.")
+    moved = "Move the 200,000 small copies of train.py:33 another way, not gathered: they blocked the CPU"
+    assert (large.verdict or "").startswith(moved)
 
 
 def test_a_foreign_run_may_hold_anything_in_place_of_rates() -> None:
@@ -217,7 +229,7 @@ def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously_or_us
     wait = place("synchronisation", 9, call="cuCtxSynchronize", count=400, call_seconds=1.9, idle_seconds=2.0,
                  after_async_count=390)  # fmt: skip
     back = site(33, "device", "pinned", call="cuMemcpyDtoHAsync")
-    assert not read(program(), COMPUTE, back, wait).findings
+    assert [each.rule for each in read(program(), COMPUTE, back, wait).findings] == ["reads-not-watched"]
     managed = read(program(managed_bytes=MIB), COMPUTE, site(33, "pinned"), wait)
     assert [finding.rule for finding in managed.findings] == ["not-recorded"]
     assert (managed.verdict or "").startswith(
@@ -226,6 +238,14 @@ def test_nobody_is_told_to_wait_less_who_copies_to_the_host_asynchronously_or_us
     waiting = {**wait, "line": 33}  # as of .item(), which waits for its own copy
     assert found(read(program(), COMPUTE, back, waiting), "waits-for-the-gpu")
     assert found(read(program(), COMPUTE, site(33, "pinned"), wait), "waits-for-the-gpu")
+
+
+def test_a_line_of_which_pinning_saves_nothing_is_not_told_to_pin() -> None:
+    """The transfers take all of the time for which compute stands idle."""
+    slow = read(program(), site(33), pinned_h2d=1e9)
+    assert (slow.verdict or "").startswith("Pinning what train.py:33 copies would save nothing: ")
+    assert not found(slow, "pageable-copies")
+    assert found(read(program(), site(33)), "pageable-copies")
 
 
 def test_without_a_known_rate_nothing_is_estimated() -> None:
@@ -242,7 +262,7 @@ def test_a_program_without_kernels_is_judged_by_the_cpu() -> None:
     rows = [program(kernels=0), {key: value for key, value in site(33).items() if key != "idle_seconds"}]
     reading = read(*rows)
     assert reading.verdict is not None
-    assert reading.verdict.startswith("Pin what train.py:33 copies: ")
+    assert reading.verdict.startswith("Pin what train.py:33 copies, where it is made: ")
     assert {figure.name: figure.reason for figure in reading.headline if figure.value is None} == dict.fromkeys(
         ("GPU compute busy, first to last copy or kernel", "GPU compute idle for large pageable copies"),
         "the program ran no kernel",

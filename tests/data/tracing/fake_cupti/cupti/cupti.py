@@ -20,6 +20,7 @@ class driver_api_trace_cbid(IntEnum):
     cuMemHostAlloc = 131
     cuMemcpyHtoD_v2 = 276
     cuMemcpyHtoDAsync_v2 = 277
+    cuMemcpyDtoHAsync_v2 = 279
     cuLaunchKernel = 307
     cuMemAllocManaged = 371
     cuMemPrefetchAsync_v2 = 716

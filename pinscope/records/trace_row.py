@@ -43,7 +43,6 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "loader": ("number", "count", "pins_batches", "workers", "file", "line"),
     "sent_again": ("number", "count", "bytes", "sampled_count"),
     "brought_back": ("number", "count", "bytes", "sampled_count", "sent_by"),
-    "in_pieces": ("number", "count", "bytes", "sampled_count"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -69,8 +68,8 @@ class TraceRow(
     ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed memory that
     moved because a line touched them), ``size`` (copies of one size), ``watched`` (asynchronous copies of a line to the
     host whose tensors were watched), ``early_read`` (those of them that a line read before a wait), ``loader`` (a
-    DataLoader, and a site that copies its batches), or copies of a site that need not be: ``sent_again``,
-    ``brought_back`` and ``in_pieces``. In a second run with lines pinned by ``--what-if`` also ``before`` (the first
+    DataLoader, and a site that copies its batches), or copies of a site that need not be: ``sent_again`` and
+    ``brought_back``. In a second run with lines pinned by ``--what-if`` also ``before`` (the first
     run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of
     a line that went through pinned buffers); with ``--what-if wait`` also ``waited`` (waits behind the copies of a
     line) and ``difference`` (of its output from the first run's)."""

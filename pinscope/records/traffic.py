@@ -6,9 +6,9 @@ from typing import Literal
 
 from pinscope.records.base import Count, Record
 
-NeedlessKind = Literal["sent_again", "brought_back", "in_pieces"]
+NeedlessKind = Literal["sent_again", "brought_back"]
 """Kinds of rows of copies that need not be: to the GPU, of what had been sent before; to the host, of what a copy had
-brought to the same memory of the GPU; that begin, on both sides, where the one before ended."""
+brought to the same memory of the GPU."""
 
 
 class TrafficFields(Record):

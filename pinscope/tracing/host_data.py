@@ -1,12 +1,10 @@
-"""What copies carry: whether data goes to the GPU that had gone there before, or comes back as it had gone; and small
-copies that are pieces of one block.
+"""What copies carry: whether data goes to the GPU that had gone there before, or comes back as it had gone.
 
 Runs inside the traced program, as the recorder does. Data is known by samples: some pieces of the host's memory, spread
 over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
 program, and pages that the copy touched first are its own.
 
-What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`); of
-small copies one in sixteen is looked at (:data:`LOOKED_AT`).
+What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`).
 """
 
 from __future__ import annotations
@@ -32,19 +30,14 @@ if TYPE_CHECKING:
 bind(globals())
 
 
-DATA = struct.Struct("<3I2Q")
-"""Correlation id of a copy's call; a kind, below; correlation id of the copy that it is compared with, or of the last
-piece; of pieces how many they are and their bytes."""
-FIRST, AGAIN, PARTLY, BACK, BACK_PARTLY, BACK_OTHER, LATER, LATER_PARTLY, LATER_OTHER, PIECES_OF_ONE = range(1, 11)
+DATA = struct.Struct("<3I")
+"""Correlation id of a copy's call; a kind, below; correlation id of the copy that it is compared with."""
+FIRST, AGAIN, PARTLY, BACK, BACK_PARTLY, BACK_OTHER, LATER, LATER_PARTLY, LATER_OTHER = range(1, 10)
 """To the GPU: the first with its data; as the other one was; mostly as the last one from its memory, and changed in
 places. To the host, compared with what had been sent to the same memory of the GPU: the same, changed in places, or
 another; likewise as it is when the host sends it, where the call of a copy may return before the data is there."""
-LEAST_PIECES = 8
-"""Of one block that are worth an entry."""
 LARGE_BYTES = 64 << 10
 """Of smaller copies no sample is read."""
-LOOKED_AT = 960
-"""Bits of the correlation ids of small copies that are looked at for pieces: 64 ids in a row of each 1,024."""
 PIECES, PIECE_BYTES = 8, 64
 """Of one sample."""
 LEAST_DIFFERENT = 4
@@ -88,7 +81,6 @@ class HostData:
         self._memory = memory
         self._log = CallLog(folder, "data", DATA)
         self._sampler = _Sampler()
-        self._run = _Run(self._log)
         self.sizes: dict[int, ctypes.c_uint64] = {}
         self._since = self._spent = 0
         self._sent: dict[Place, int] = {}
@@ -116,8 +108,6 @@ class HostData:
         copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
         target, source, size = copied
         if size <= LARGE_BYTES:
-            if correlation & LOOKED_AT == LOOKED_AT:
-                self._run.add(correlation, target, source, size)
             return False
         if number in self._to_gpu:
             self.due[correlation] = False, source, target, size
@@ -144,7 +134,6 @@ class HostData:
 
     def close(self) -> None:
         """No more copies come."""
-        self._run.end()
         self._log.close()
         self.due.clear()
         self.sizes.clear()
@@ -160,14 +149,14 @@ class HostData:
         sent, sender, up = self._brought.pop(host, (0, 0, 0))
         if sample and sent:
             kind = LATER if sample == sent else LATER_PARTLY if _is_changed_in_places(sample, sent) else LATER_OTHER
-            self._log.note(sender, kind, up, 0, 0)
+            self._log.note(sender, kind, up)
         before, other = self._lies.get(host, 0), self._sent.get((sample, host[1]), 0)
         kind = FIRST
         if sample and before and _is_changed_in_places(sample, before):
             kind = PARTLY
         elif sample and other:
             kind = AGAIN
-        self._log.note(correlation, kind, other, 0, 0)
+        self._log.note(correlation, kind, other)
         for table in self._tables:
             if len(table) >= MOST_PLACES:
                 table.clear()
@@ -184,7 +173,7 @@ class HostData:
         sent, sender = known
         sample = self._sampler.read(*host)
         kind = BACK if sample == sent else BACK_PARTLY if _is_changed_in_places(sample, sent) else BACK_OTHER
-        self._log.note(correlation, kind, sender, 0, 0)
+        self._log.note(correlation, kind, sender)
         self._brought[host] = sent, correlation, sender
 
 
@@ -192,33 +181,6 @@ def _is_changed_in_places(sample: int, before: int) -> bool:
     """Whether most pieces are as they were and some are not: there may be changes that a sample does not see."""
     same = (sample ^ before).to_bytes(PIECES, "little").count(0)
     return PIECES / 2 <= same < PIECES
-
-
-class _Run:
-    """Small copies that begin, on both sides, where the one before ended."""
-
-    def __init__(self, log: CallLog) -> None:
-        self._log = log
-        self._first = self._last = self._count = self._bytes = 0
-        self._target = self._source = 0
-        """Where the last one ended."""
-
-    def add(self, correlation: int, target: int, source: int, size: int) -> None:
-        """One more, or the first of others."""
-        if source == self._source and target == self._target:
-            self._count += 1
-            self._bytes += size
-        else:
-            if self._count >= LEAST_PIECES:
-                self.end()
-            self._first, self._count, self._bytes = correlation, 1, size
-        self._last, self._target, self._source = correlation, target + size, source + size
-
-    def end(self) -> None:
-        """Write down what there is."""
-        if self._count >= LEAST_PIECES:
-            self._log.note(self._first, PIECES_OF_ONE, self._last, self._count, self._bytes)
-        self._count = 0
 
 
 class _Sampler:

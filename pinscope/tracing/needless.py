@@ -1,4 +1,4 @@
-"""Copies that need not be: of data that is where it goes already, and of one block in pieces."""
+"""Copies that need not be: of data that is where it goes already."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from pinscope.tracing.host_data import (
     LATER,
     LATER_OTHER,
     LATER_PARTLY,
-    LOOKED_AT,
     PARTLY,
-    PIECES_OF_ONE,
 )
 from pinscope.tracing.line_totals import MEMORY, LineTotals, unnumbered
 
@@ -32,7 +30,6 @@ def needless(totals: LineTotals) -> Iterator[TraceRow]:
     copied = _Copied(totals)
     yield from copied.sent_again()
     yield from copied.brought_back()
-    yield from copied.in_pieces()
 
 
 class _Copied:
@@ -43,7 +40,6 @@ class _Copied:
     """
 
     def __init__(self, totals: LineTotals) -> None:
-        self._kernels = np.sort(totals.kernels["correlation_id"])
         self._copies, self._sites = totals.copies, totals.site_of_copies
         self._order = np.argsort(self._copies["correlation_id"], kind="stable")
         at = self._place(totals.data["correlation_id"])
@@ -76,20 +72,6 @@ class _Copied:
             if not (here & partly).any():
                 sender = int(np.bincount(self._sites[self._other[here & same]]).argmax())
                 yield self._row("brought_back", number, here & same, here & (same | other), sender, sent_by=sender)
-
-    def in_pieces(self) -> Iterator[TraceRow]:
-        """Small copies that are pieces of one block; no kernel was launched between them, which may have made the
-        next. So many times what was seen as the site made more copies than were looked at."""
-        looked_at = ~self._is_large & (self._copies["correlation_id"] & LOOKED_AT == LOOKED_AT)
-        runs = self._kinds == PIECES_OF_ONE
-        first, last = (np.searchsorted(self._kernels, self._data[name]) for name in ("correlation_id", "other"))
-        for number in np.unique(self._sites[self._at[runs & (first == last)]]):
-            own = self._data[runs & (first == last) & (self._sites[self._at] == number)]
-            here = self._sites == number
-            looked = int((looked_at & here).sum())
-            more = int((~self._is_large & here).sum()) / looked
-            size, count = round(int(own["bytes"].sum()) * more), round(int(own["count"].sum()) * more)
-            yield unnumbered(kind="in_pieces", number=int(number), count=count, bytes=size, sampled_count=looked)
 
     def _row(
         self, kind: Any, number: int, chosen: NDArray[np.bool_], sampled: NDArray[np.bool_], sender: int, **values: int

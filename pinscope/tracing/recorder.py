@@ -22,7 +22,7 @@ from pinscope.tracing import stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
-from pinscope.tracing.host_data import LARGE_BYTES, LOOKED_AT, HostData
+from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
@@ -272,9 +272,9 @@ class Recorder:
                 if self._on:
                     if number in (data_of := self._data).functions:
                         size = data_of.sizes.get(parameters.value)
-                        if (
-                            size is None or size.value > LARGE_BYTES or correlation & LOOKED_AT == LOOKED_AT
-                        ) and data_of.begins(number, parameters.value, correlation, _getframe().f_back):
+                        if (size is None or size.value > LARGE_BYTES) and data_of.begins(
+                            number, parameters.value, correlation, _getframe().f_back
+                        ):
                             now = _clock()
                     self._begun[correlation] = now
                 return

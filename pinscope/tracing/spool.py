@@ -51,7 +51,7 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
-DATA = _type(correlation_id="u4", kind="u4", other="u4", count="u8", bytes="u8")
+DATA = _type(correlation_id="u4", kind="u4", other="u4")
 """Its ``host_data.DATA``."""
 HOST_CALLS = _type(
     name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",

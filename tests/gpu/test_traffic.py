@@ -115,17 +115,11 @@ def test_round_trips_are_named_where_nothing_changed_on_the_way(library: str, wh
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_new_data_is_not_named_and_one_block_in_pieces_is(library: str, tmp_path: Path) -> None:
+def test_new_data_is_not_named(library: str, tmp_path: Path) -> None:
     pytest.importorskip(library)
     seen = Traced(tmp_path, str(TRACED / "batches.py"), library)
     assert seen.exit_code == 0
     assert needless(seen, "sent_again") == needless(seen, "brought_back") == (0, 0)
-    count, size = needless(seen, "in_pieces")
-    assert count == pytest.approx(3 * 2000, rel=0.1)
-    assert size == pytest.approx(3 * 2000 * 16384, rel=0.1)
-    assert [each["title"].split()[1:4] for each in seen.run["findings"] if "small" in each["rule"]] == [
-        ["copies", "one", "block"]
-    ]
 
 
 def test_copies_of_jax_s_threads_have_about_the_line_of_device_put(

@@ -10,7 +10,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
 from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
-from pinscope.tracing.trace.needless import in_pieces, needless_copies
+from pinscope.tracing.trace.needless import needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.tracing.trace.switches import switch_of
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
@@ -298,9 +298,7 @@ def _small(seen: Seen) -> Iterator[Cost]:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
         count = f"{site.row['count']:,}"
-        if in_pieces(seen, site):
-            saved, to_do, what = None, "copy the block whole", f"Copy at {site.name} one block, not {count} pieces"
-        elif saved == 0:
+        if saved == 0:
             to_do, what = (
                 "move them another way",
                 f"Move the {count} small copies of {site.name} another way, not gathered",

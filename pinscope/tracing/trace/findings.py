@@ -16,7 +16,7 @@ from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
 from pinscope.tracing.trace.failed_calls import failed_findings
 from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
 from pinscope.tracing.trace.managed import managed_findings, managed_words
-from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, in_pieces, needless_findings
+from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, needless_findings
 from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
 from pinscope.tracing.trace.source_memory import (
     FILE_CODE,
@@ -131,12 +131,6 @@ TEXTS: Texts = {
         _SMALL,
         "{where}",
         f"Gathering them with one thread would take as long. {_SCATTER}",
-    ),
-    "many-small-copies/of-one-block": Text(
-        "the same, where most begin on both sides where the one before ended, and no kernel was launched between them",
-        "{line} copies one block in {times:,} pieces of {size:bytes}: they hold the CPU for {held:seconds}",
-        "{where} The pieces lie one behind the other on both sides.",
-        "Copy the whole block in one call: let the pieces be parts of one tensor or array on both sides.",
     ),
     "program-failed": Text(
         "the program did not end well",
@@ -269,7 +263,7 @@ def _small(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
         as_long = gathered is not None and gathered >= held
         yield say(
             TEXTS,
-            f"many-small-copies{'/of-one-block' if in_pieces(seen, site) else '/as-long' if as_long else ''}",
+            f"many-small-copies{'/as-long' if as_long else ''}",
             quantity("Copies", row["count"], "count"),
             quantity("Median size", row["median_bytes"], "bytes"),
             quantity("Bytes", row["bytes"], "bytes"),

@@ -1,4 +1,4 @@
-"""What a trace says of copies that need not be: of data that is where it goes already, and of one block in pieces."""
+"""What a trace says of copies that need not be: of data that is where it goes already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
 
 MOST_TOLD = 3
 """Of each kind; the table has all."""
-_WORDS = {"sent_again": "sent again", "brought_back": "brought back", "in_pieces": "in pieces"}
+_WORDS = {"sent_again": "sent again", "brought_back": "brought back"}
 _AGAIN = "{line} sends the same data again, by samples: about {times:,} of {count:,} copies, {bytes:bytes}"
 _SAMPLED = (
     "{where} 512 bytes of each of {sampled:,} copies were looked at; without these copies the program would take at "
@@ -86,14 +86,6 @@ def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
     return tuple(sorted(worth, key=lambda each: -each.row["bytes"]))
 
 
-def in_pieces(seen: Seen, site: Site) -> bool:
-    """Whether most copies of a line are pieces of one block."""
-    return any(
-        row["kind"] == "in_pieces" and row["number"] == site.row["number"] and row["count"] * 2 > site.row["count"]
-        for row in seen.needless
-    )
-
-
 def needless_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed]:
     """Of each line that copies what need not be copied.
 
@@ -143,6 +135,5 @@ def table_of_needless(seen: Seen) -> Table:
             for row in rows
         ],
         "About: by samples of large copies, 512 bytes of each that was looked at. Sent again: to the GPU, as the line "
-        "had sent it before. Brought back: to the host, as a copy had brought it to the same memory of the GPU. In "
-        "pieces: each begins where the one before ended, on both sides, so that one copy would do.",
+        "had sent it before. Brought back: to the host, as a copy had brought it to the same memory of the GPU.",
     )

@@ -1,8 +1,8 @@
-"""Batches of which no byte comes twice, from the same memory: ``batches.py LIBRARY``; and one block in small pieces."""
+"""Batches of which no byte comes twice, from the same memory: ``batches.py LIBRARY``."""
 
 import sys
 
-SIZE, STEPS, PIECES = 4 << 20, 20, 2000
+SIZE, STEPS = 4 << 20, 20
 
 
 def with_torch():
@@ -12,10 +12,6 @@ def with_torch():
     for _ in range(STEPS):
         buffer.random_()
         on_gpu.copy_(buffer)  # new each time
-    rows, there = torch.randn(PIECES, 4096), torch.empty(PIECES, 4096, device="cuda")
-    for _ in range(3):
-        for number in range(PIECES):
-            there[number].copy_(rows[number])  # row by row
 
 
 def with_cupy():
@@ -27,10 +23,6 @@ def with_cupy():
     for _ in range(STEPS):
         numbers.random(out=buffer, dtype=numpy.float32)
         on_gpu.set(buffer)  # new each time
-    rows, there = numpy.ones((PIECES, 4096), numpy.float32), cupy.empty((PIECES, 4096), numpy.float32)
-    for _ in range(3):
-        for number in range(PIECES):
-            there[number].set(rows[number])  # row by row
 
 
 {"torch": with_torch, "cupy": with_cupy}[sys.argv[1]]()

@@ -1,5 +1,5 @@
-"""Copies that need not be: what came again or came back unchanged, and one block in pieces, as the recorder notes it of
-real memory and the rows say it."""
+"""Copies that need not be: what came again or came back unchanged, as the recorder notes it of real memory and the rows
+say it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pinscope.tracing import host_data
-from pinscope.tracing.host_data import LOOKED_AT, HostData
+from pinscope.tracing.host_data import HostData
 from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.needless import needless
 from tests.unit.tracing.test_line_totals import LARGE, Traced
@@ -59,10 +59,6 @@ class Carrying(Traced):
         self._copy(TO_HOST, there.ctypes.data, gpu << 40, LARGE, GPU, target, later=10 * is_late)
         there[:] = content(seed)
 
-    def small(self, host: int, gpu: int, size: int = 4096, *, after: int = LOOKED_AT) -> None:
-        """A small copy to the GPU; its number comes after others."""
-        self._copy(TO_GPU, gpu, host, size, PAGEABLE, GPU, after=after)
-
     def _copy(
         self,
         number: int,
@@ -73,11 +69,10 @@ class Carrying(Traced):
         where: int,
         *,
         later: int = 0,
-        after: int = 0,
         is_due: bool = True,
     ) -> None:
         self._moment += 100
-        call = self.call(self._moment, self._moment + 50, number=after + self._moment // 100)
+        call = self.call(self._moment, self._moment + 50)
         self.copy(call, self._moment, self._moment + 50 + later, size, source=kind, target=where)
         parameters = (ctypes.c_uint64 * 3)(target, source, size)
         self.data.begins(number, ctypes.addressof(parameters), call, None)
@@ -85,11 +80,6 @@ class Carrying(Traced):
         if is_due and call in self.data.due:
             self.data.is_over(call)
         self.data.due.pop(call, None)
-
-    def launch(self) -> None:
-        self._moment += 100
-        call = self.call(self._moment, self._moment + 10, function=307, number=LOOKED_AT + self._moment // 100)
-        self.kernel(self._moment, self._moment + 10, call=call)
 
     def needless(self) -> dict[str, tuple[int, int]]:
         """Kind → copies and bytes."""
@@ -167,20 +157,6 @@ def test_what_the_gpu_made_is_not_brought_back(carrying: Carrying) -> None:
     assert carrying.needless() == {}
 
 
-@pytest.mark.parametrize(
-    ("step", "launches", "pieces"), [(4096, False, 15), (8192, False, 0), (4096, True, 0)],
-    ids=["one block", "every other piece", "made one after the other"],
-)  # fmt: skip
-def test_pieces_that_lie_behind_one_another_on_both_sides_are_one_block(
-    step: int, launches: bool, pieces: int, carrying: Carrying
-) -> None:
-    for number in range(20):
-        carrying.small((1 << 20) + number * step if number < 15 else number << 30, (1 << 40) + number * 4096)
-        if launches:
-            carrying.launch()
-    assert carrying.needless() == ({"in_pieces": (pieces, pieces * 4096)} if pieces else {})
-
-
 def test_memory_that_is_not_there_is_no_fault(carrying: Carrying) -> None:
     carrying.memory["nowhere"] = SimpleNamespace(ctypes=SimpleNamespace(data=4096))
     for _ in range(3):
@@ -192,12 +168,4 @@ def test_what_looking_takes_is_bounded(carrying: Carrying, monkeypatch: pytest.M
     monkeypatch.setattr(host_data, "SPARE_NS", 0)
     for _ in range(3):
         carrying.up(7)
-    for number in range(40):
-        carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096, after=0)
     assert carrying.needless() == {}
-
-
-def test_small_copies_that_nobody_looked_at_are_taken_to_be_like_the_others(carrying: Carrying) -> None:
-    for number in range(30):
-        carrying.small((1 << 20) + number * 4096, (1 << 40) + number * 4096, after=(0, LOOKED_AT)[number < 10])
-    assert carrying.needless() == {"in_pieces": (30, 30 * 4096)}

@@ -127,13 +127,3 @@ def test_no_switch_is_named_where_it_would_not_help(copies: dict[str, Any], made
 def test_a_line_that_is_known_by_bytes_and_order_is_said_to_be_about_there() -> None:
     (finding,) = told(read(program(), site(33, by_order_count=100)), "pageable-copies")
     assert finding.title.startswith("train.py:33 (about) ")
-
-
-def test_one_block_in_pieces_is_copied_at_once() -> None:
-    small = site(7, count=5000, bytes=5000 * 4096, median_bytes=4096.0, large_count=0, call_seconds=2.0)
-    pieces, few = (
-        row("in_pieces", number=7, count=count, bytes=count * 4096, sampled_count=300) for count in (5000, 2000)
-    )
-    assert "whole block in one call" in told(read(program(), small, pieces), "many-small-copies")[0].advice
-    for others in ((), (few,)):
-        assert "whole block" not in told(read(program(), small, *others), "many-small-copies")[0].advice

@@ -98,7 +98,7 @@ def check(
         only: the cells that count.
 
     Raises:
-        BadInput: nothing of them is in the baseline, or ``only`` names no label, or leaves nothing.
+        BadInput: nothing of them is in the baseline, or ``only`` leaves nothing.
     """
     fallen = suspects(kept, first, tolerance, only)
     compared = _compared(kept, [*first, *again], FALSE_SHARE)
@@ -193,10 +193,13 @@ def _is_chosen(cell: ComparedCell, only: Only | None) -> bool:
     return all(known.get(name, set()) & set(values) for name, values in (only or {}).items())
 
 
+def lacking(kept: KeptRuns, only: Only) -> list[str]:
+    """Names of ``only`` that no cell of the baseline has."""
+    names = {name for cell in kept.cells for name in cell.labels} | {"figure"}
+    return sorted(set(only) - names)
+
+
 def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
-    names = {name for cell in compared.cells for name in cell.labels} | {"figure"}
-    if unknown := set(only or ()) - names:
-        raise BadInput(f"--only: no label {quoted(min(unknown))}; there are: {', '.join(sorted(names))}")
     chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only leaves no cell of {compared.experiment}")

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, parse_only, runs_needed, suspects
+from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, parse_only, runs_needed, suspects
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -37,6 +37,7 @@ from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.tracing import trace_program
 from pinscope.store.new_file import check_new
 from pinscope.store.store import Store
+from pinscope.text import quoted
 from pinscope.tracing.spool import Scope
 from pinscope.units import parse_share
 
@@ -172,6 +173,9 @@ def against(
         taken = grouped(_taken(store, runs), lambda one: subject(one.run))
         checked = []
         for kept in baseline.experiments:
+            if names := lacking(kept, wanted):
+                complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
+                continue
             new = None if runs else lambda kept=kept: list(_again(store, kept, trace, count, other_machine))
             first = new() if new else taken.get(kept.subject, [])
             if not first:
@@ -184,7 +188,7 @@ def against(
                 again = new()
             checked.append(check(kept, first, again, limit, wanted))
     if not checked:
-        raise BadInput(f"nothing was checked: {file} and the runs have no experiment in common")
+        raise BadInput(f"nothing was checked of what {file} has")
     if output is not None:
         write_result(output, checked)
     if as_json:
@@ -202,12 +206,13 @@ def _print(checked: Sequence[Checked]) -> None:
             print_prose(f"{experiment}: changed since the baseline: {changed}")
         for regression in one.regressions:
             print_line(regression_line(experiment, regression))
+        cells = f"{len(one.cells):,} cell{'' if len(one.cells) == 1 else 's'}"
         once = f", {one.once} fell out once and not again" if one.once else ""
         if one.regressions:
             count = len(one.regressions)
-            print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {len(one.cells)} cells{once}.")
+            print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
         else:
-            print_prose(f"{experiment}: no regression in {len(one.cells)} cells{once}. {verdict_of(one.comparison)}")
+            print_prose(f"{experiment}: no regression in {cells}{once}. {verdict_of(one.comparison)}")
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:

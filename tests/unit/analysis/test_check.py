@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.baseline import Baseline, KeptRuns, baseline_of
-from pinscope.analysis.check import check, deviation, parse_only, runs_needed, suspects
+from pinscope.analysis.check import check, deviation, lacking, parse_only, runs_needed, suspects
 from pinscope.analysis.comparison import Measured
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run
@@ -88,10 +88,10 @@ def test_only_some_cells_count_if_so_asked(host: Host, kept: KeptRuns) -> None:
     assert check(kept, new, only=parse_only(["memory=pageable"])).regressions == []
 
 
-@pytest.mark.parametrize("asked", [["size=1MiB"], ["memory=none"]])
-def test_a_choice_that_leaves_nothing_is_refused(asked: list[str], host: Host, kept: KeptRuns) -> None:
+def test_a_choice_that_leaves_nothing_is_refused(host: Host, kept: KeptRuns) -> None:
+    assert lacking(kept, parse_only(["size=1MiB", "figure=issue_seconds", "bytes=1"])) == ["size"]
     with pytest.raises(BadInput, match="--only"):
-        check(kept, runs(host), only=parse_only(asked))
+        check(kept, runs(host), only=parse_only(["memory=none"]))
 
 
 @pytest.mark.parametrize("text", ["memory", "=pinned", "memory="])
@@ -140,4 +140,4 @@ def test_a_line_of_a_program_that_is_new_is_a_regression() -> None:
 def test_as_many_runs_are_needed_as_the_formula_says(kept: KeptRuns) -> None:
     assert [runs_needed(spread, 0.02) for spread in (0.001, 0.005, 0.01, 0.02, 0.05)] == [2, 4, 10, 32, 190]
     assert runs_needed(1.0, 0.02) is None
-    assert 0.003 < (deviation(kept) or 0) < 0.006
+    assert 0.005 < (deviation(kept) or 0) < 0.03

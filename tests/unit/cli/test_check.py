@@ -51,7 +51,8 @@ def test_what_is_worse_ends_with_1_and_a_line_each(baseline: str, capsys: pytest
         (["-o", "result.txt"], ".xml (JUnit), .json"),
         (["--tolerance", "much"], "much"),
         (["--only", "pinned"], "LABEL=VALUE"),
-        (["--runs", IDS["scatter-h200"]], "no experiment in common"),
+        (["--only", "colour=red", "--runs", H200], "no label 'colour'"),
+        (["--runs", IDS["scatter-h200"]], "nothing was checked"),
     ],
 )
 def test_bad_input_ends_with_2(

@@ -27,8 +27,6 @@ FORMAT = 1
 """Version of the file; additive changes keep it."""
 DIGITS = 6
 """Of a figure in the file."""
-NAME = "baseline"
-"""Of its side in a comparison."""
 
 
 class KeptFigure(Record):
@@ -155,15 +153,7 @@ def _short(value: float) -> float:
 # As runs again
 
 
-@dataclass(frozen=True)
-class Sides:
-    """A baseline and the runs that are held against it, with cells of the same classes."""
-
-    a: Side
-    b: Side
-
-
-def sides(kept: KeptRuns, runs: Sequence[Measured], name: str = "now") -> Sides:
+def sides(kept: KeptRuns, runs: Sequence[Measured]) -> tuple[Side, Side]:
     """Both sides of a comparison.
 
     Raises:
@@ -175,11 +165,10 @@ def sides(kept: KeptRuns, runs: Sequence[Measured], name: str = "now") -> Sides:
         Measured(kept.run.model_copy(update={"id": run_id}), list(_cells(kept, number, kinds)))
         for number, run_id in enumerate(kept.runs)
     ]
-    if not {(type(cell), _labels(cell)) for run in old for cell in run.cells}.intersection(
-        (type(cell), _labels(cell)) for run in now for cell in run.cells
-    ):
+    there, here = ({(type(cell), _labels(cell)) for run in side for cell in run.cells} for side in (old, now))
+    if not there & here:
         raise BadInput(f"no cell of {kept.run.experiment} is in the baseline and in the runs; write the baseline anew")
-    return Sides(Side(NAME, old), Side(name, now))
+    return Side("baseline", old), Side("now", now)
 
 
 def _cells(kept: KeptRuns, number: int, kinds: Mapping[str, type]) -> Iterator[Any]:
@@ -204,10 +193,8 @@ def _summary(value: float, off: float) -> Summary:
 
 def flattened(runs: Sequence[Measured]) -> list[Measured]:
     """The same runs; their cells have plain labels, the figures that are compared, and nothing else."""
-    flat: dict[type, _Flat] = {
-        kind: _Flat.of(kind, cells)
-        for kind, cells in grouped([cell for run in runs for cell in run.cells], type).items()
-    }
+    kinds = grouped([cell for run in runs for cell in run.cells], type)
+    flat = {kind: _Flat.of(kind, cells) for kind, cells in kinds.items()}
     return [replace(run, cells=[flat[type(cell)].cell(cell) for cell in run.cells]) for run in runs]
 
 

@@ -117,8 +117,7 @@ def check(
 
 
 def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
-    both = sides(kept, runs)
-    return compare(both.a, both.b, false_share)
+    return compare(*sides(kept, runs), false_share)
 
 
 def _is_worse(item: ComparedCell | LoneCell | None, tolerance: float) -> bool:

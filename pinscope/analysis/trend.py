@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pinscope.analysis.machine_keys import MachineKey, machine_keys
+from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
 from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
 from pinscope.units import format_change, format_value
 
@@ -176,7 +176,7 @@ def step_words(step: Step, unit: str) -> str:
     """``-18 % since run 20261120-… (2026-11-20): 55.0 GB/s → 45.1 GB/s; changed there: driver 580 → 590``."""
     change = f"{format_change(step.ratio)} " if step.ratio else ""
     values = f"{format_value(step.before, unit)} → {format_value(step.after, unit)}"
-    keys = "; ".join(f"{key.title} {key.a} → {key.b}" for key in step.changed)
+    keys = key_words(step.changed)
     changed = f"changed there: {keys}" if keys else "nothing that was recorded of the machine changed there"
     return f"{change}from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
 
@@ -199,11 +199,6 @@ def heights(found: Trend) -> list[float]:
     values = [point.value for point in found.points]
     low, high = min(values), max(values)
     return [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
-
-
-def figure_of(headline: Sequence[Quantity], key: str | None) -> Quantity | None:
-    """The figure of that key; without one the first that is a number."""
-    return next((figure for figure in headline if figure.key == key or key is None), None)
 
 
 def known_value(figure: Quantity | None) -> float | None:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
 from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, parse_only, runs_needed, suspects
 from pinscope.analysis.comparison import Measured, change_words
-from pinscope.analysis.machine_keys import machine_keys
+from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
 from pinscope.cli.run import experiment_names, measure, parse_settings
@@ -26,7 +26,6 @@ from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.report.baseline import (
     check_document,
     check_suffix,
-    machine_words,
     read_baseline,
     regression_line,
     write_baseline,
@@ -202,8 +201,7 @@ def _print(checked: Sequence[Checked]) -> None:
     for one in checked:
         experiment, keys = one.comparison.experiment, one.comparison.machines.different
         if keys:
-            changed = "; ".join(f"{key.title} {key.a} → {key.b}" for key in keys)
-            print_prose(f"{experiment}: changed since the baseline: {changed}")
+            print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
         for regression in one.regressions:
             print_line(regression_line(experiment, regression))
         cells = f"{len(one.cells):,} cell{'' if len(one.cells) == 1 else 's'}"
@@ -218,7 +216,8 @@ def _print(checked: Sequence[Checked]) -> None:
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:
     machines = machine_keys([kept.run], [measured.run for measured in runs])
     if not (is_allowed or machines.is_one_machine):
-        raise NotPossible(f"{machine_words(kept, machines)}; --other-machine checks all the same")
+        changed = key_words(machines.different)
+        raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
 
 
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pinscope.analysis.trend import Point, Trend, figure_of, known_value, series_key, trend, verdict
+from pinscope.analysis.trend import Point, Trend, known_value, series_key, trend, verdict
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import find_reader, read_run
 from pinscope.probes.environment import machine_id
@@ -58,7 +58,10 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     if not series:
         raise BadInput(f"run {model.id} is no finished run of {experiment}")
     headlines = {run.id: _headline(store, run, figure) for run in series}
-    figures = {run_id: figure_of(headline, figure) for run_id, headline in headlines.items()}
+    figures = {
+        run_id: next((own for own in headline if figure in (None, own.key)), None)
+        for run_id, headline in headlines.items()
+    }
     points = [Point(run, value) for run in series if (value := known_value(figures[run.id])) is not None]
     keys = list(dict.fromkeys(own.key for headline in headlines.values() for own in headline if own.key))
     newest = next((figures[run.id] for run in series if known_value(figures[run.id]) is not None), None)

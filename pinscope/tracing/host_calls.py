@@ -81,6 +81,10 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
                 if (described := answered(describe, arguments, result)) is not None:
+                    if described[1] & CONVERTED and (
+                        named.get("non_blocking") or any(each is True for each in arguments)
+                    ):
+                        described = described[0], described[1] & ~CONVERTED, ""  # then PyTorch converts on the GPU
                     _note(recorder, name, described, begun, ended, before, after)
                 return result
             finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
@@ -40,8 +40,11 @@ class Cost:
         """What is known to save a part of the time stands before what may, and that before what saves little."""
         if self.saved is None:
             return 1, self.seconds
-        is_much = self.saved >= MOSTLY * seen.seconds_from_first(self.row) > 0
-        return (2, self.saved) if is_much else (0, self.seconds)
+        return (2, self.saved) if self.saves_much(seen) else (0, self.seconds)
+
+    def saves_much(self, seen: Seen) -> bool:
+        """Whether it is known to save a part of the time."""
+        return self.saved is not None and self.saved >= MOSTLY * seen.seconds_from_first(self.row) > 0
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,13 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
     return f"{format_seconds(seconds)}{share}"
 
 
+def _shorter(seen: Seen, row: Row, saved: float) -> str:
+    whole = seen.seconds_from_first(row)
+    what = "program" if whole == seen.seconds else "loop"
+    share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    return f"the {what} gets {format_about(saved)}{share} shorter"
+
+
 def _stood(seen: Seen, site: Site) -> str:
     return f"{_blocked(site)} {_took(seen, site.row, site.stands_seconds)}"
 
@@ -217,15 +227,13 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
     for site, others in seen.accused:
         if is_hidden(site):  # the work of its line says why
             continue
-        saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
+        saved = site.saved_in_place
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read the file in large pieces", file_advice(seen, site)
         elif saved:
-            what = "program" if whole == seen.seconds else "loop"
-            share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"{pin}: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{pin}: {_shorter(seen, site.row, saved)}."
         elif saved is None:
             advice = f"{pin}: {_stood(seen, site)}."
         else:
@@ -262,10 +270,12 @@ NEEDLESS: Mapping[str, tuple[str, str, str]] = {
 
 
 def _pinned(seen: Seen) -> Iterator[Cost]:
-    """Copies from or to pinned memory for which compute stands; not where most of them need not be."""
+    """Copies from or to pinned memory for which compute stands, as far as the GPU computes: no more of them can hide.
+    Not where most of them need not be."""
     spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
-        if site.row["number"] not in spare and seen.is_long(site.row, site.stands_seconds):
+        if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
             to_do = "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
@@ -316,8 +326,10 @@ def _work(seen: Seen) -> Iterator[Cost]:
         if line.remedy == "make" and line_key(line.row) in accused:
             continue
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
-        advice = f"{first_advice(line)}: it kept the CPU {_took(seen, line.row, line.seconds)}."
-        yield Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], advice)
+        cost = Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], "")
+        held = f"it kept the CPU {_took(seen, line.row, line.seconds)}"
+        gain = _shorter(seen, line.row, line.saved) if cost.saves_much(seen) else held
+        yield replace(cost, advice=f"{first_advice(line)}: {gain}.")
 
 
 def _managed(seen: Seen) -> Iterator[Cost]:

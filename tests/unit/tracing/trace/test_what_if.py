@@ -8,8 +8,8 @@ import pytest
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Reading
-from pinscope.runner.tracing import what_if_command
 from pinscope.tracing.sites import seen_in
+from pinscope.tracing.trace.what_if import what_if_command
 from tests.data import synthetic_trace
 from tests.data.readings import As
 from tests.data.synthetic_trace import MIB, place, program, row, site

@@ -46,7 +46,7 @@ def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() ->
     assert finding.title == "Pageable copies take 5.0 times (± 27 %; h2d) as long as pinned ones"
     assert "Pinned copies are faster from 256 MiB on (h2d)." in finding.detail
     assert bandwidth_verdict(rows) == (
-        "Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is about 5.0 times slower."
+        "Pin host buffers of 256 MiB copied to GPU: unpinned, 256 MiB is about 5.0 times slower."
     )
 
 
@@ -70,12 +70,14 @@ def test_where_only_one_direction_is_known_the_other_is_not_said_to_be_faster() 
     one = [*known, *back, *wild(20e9, 60e9, 30e9, 60e9, memory="pageable", direction="d2h")]
     assert "at every size measured, from 256 MiB (h2d and d2h)." in bandwidth_findings(both)["pageable-slower"].detail
     assert "at every size measured, from 256 MiB (h2d)." in bandwidth_findings(one)["pageable-slower"].detail
+    assert bandwidth_verdict(both).startswith("Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU")
+    assert bandwidth_verdict(one).startswith("Pin host buffers of 256 MiB copied to GPU: unpinned")
 
 
 def test_a_gain_of_which_only_its_sign_is_known_has_no_figure() -> None:
     rows = [*copies(50e9), *wild(1e9, 1.3e9, 1.5e9, 1.8e9, memory="pageable")]
     assert "pageable-slower" not in bandwidth_findings(rows)
-    assert bandwidth_verdict(rows) == "Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is slower."
+    assert bandwidth_verdict(rows) == "Pin host buffers of 256 MiB copied to GPU: unpinned, 256 MiB is slower."
 
 
 def test_of_a_call_whose_time_varies_too_much_it_is_said_what_it_takes_at_most() -> None:

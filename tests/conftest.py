@@ -121,6 +121,8 @@ RELEASE = (
     "integration/test_what_if.py::test_there_is_no_second",
     "integration/test_what_if.py::test_two_lines",
     "integration/test_what_if.py::test_what_became",
+    "unit/analysis/test_comparison.py::test_a_slow_down_stands_in_the_verdict_in_19",
+    "unit/analysis/test_comparison.py::test_runs_of_twenty",
     "unit/dashboard/test_gpu_cards.py::test_cancel",
     "unit/dashboard/test_gpu_cards.py::test_one_click",
     "unit/dashboard/test_serve.py::test_it_does_not_read_the_settings",

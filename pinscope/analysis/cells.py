@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
+from pinscope.units import format_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_LABEL = "–"
+"""In place of a label that a cell has not."""
 AS_GOOD = 1.1
 """Cells whose values differ by this factor at most, to two decimals, are as good as each other; and those that
 measuring does not tell apart."""
@@ -198,7 +201,9 @@ def frame(cells: Sequence[Any]) -> pd.DataFrame:
 
     rows = []
     for cell in cells:
-        row: dict[str, Any] = {name: _label(mark, getattr(cell, name)) for name, mark in labels_of(type(cell)).items()}
+        row: dict[str, Any] = {
+            name: plain_label(mark, getattr(cell, name)) for name, mark in labels_of(type(cell)).items()
+        }
         for name in values_of(type(cell)):
             value = getattr(cell, name)
             row[name] = plain(value)
@@ -209,9 +214,15 @@ def frame(cells: Sequence[Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _label(mark: Label, label: Any) -> Any:
+def plain_label(mark: Label, label: Any) -> Any:
     """The label itself; of one that is neither number nor text its words."""
     return label if mark.words is None or isinstance(label, str | int | float | None) else mark.words(label)
+
+
+def label_text(mark: Label, label: Any) -> str:
+    """A label as people read it."""
+    words = mark.words(label) if mark.words else label
+    return NO_LABEL if words is None else format_value(words, mark.unit)
 
 
 def near(more: Summary, less: Summary) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_origin
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, get_args, get_origin
 
 from pydantic import AwareDatetime, ValidationError
 
@@ -39,6 +40,11 @@ class ReadRow(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._values[self._places[name]]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of a mapping, without its detour."""
+        place = self._places.get(name)
+        return default if place is None else self._values[place]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
@@ -60,19 +66,26 @@ class ReadRows(list[Row]):
         super().__init__()
         self.cut: str | None = None
         self._kind = kind
-        types = {name: _type_of(field.annotation) for name, field in kind.model_fields.items()}
-        self._names = tuple(types)
-        self._places: dict[tuple[str, ...], dict[str, int]] = {}
+        fields = kind.model_fields
+        self._names = tuple(fields)
+        self._shapes: dict[tuple[bool, ...], _Shape] = {}
         self._texts: dict[str, str] = {}
         self._characters = 0
+        self._whole = [place for place, field in enumerate(fields.values()) if _holds(field.annotation, int)]
         # A label is a field that each observation has, and that is not a measured time.
-        self._labels = [
-            name
-            for name, field in kind.model_fields.items()
-            if (field.is_required() and types[name] not in (float, datetime) and name not in ("repeat", "warmup"))
+        labels = [
+            place
+            for place, (name, field) in enumerate(fields.items())
+            if (
+                field.is_required()
+                and _type_of(field.annotation) not in (float, datetime)
+                and name not in ("repeat", "warmup")
+            )
             or name == "device"
         ]
-        self._combinations: set[tuple[Any, ...]] = set()
+        self._label = itemgetter(*labels) if labels else lambda _values: ()
+        self._device = self._names.index("device") if "device" in self._names else -1
+        self._combinations: set[Any] = set()
         self._devices: set[Any] = set()
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -91,14 +104,24 @@ class ReadRows(list[Row]):
             if self._characters > TEXT_READ:
                 self.cut = f"they hold more than {TEXT_READ:,} characters of different texts"
 
-    def _row(self, values: Mapping[str, Any]) -> ReadRow:
+    def _row(self, values: tuple[Any, ...]) -> ReadRow:
         """The row, whose names and places it shares with all rows that know the same fields."""
-        known = tuple(name for name in self._names if values[name] is not None)
-        if known not in self._places and len(self._places) >= _SHAPES:
-            known = self._names
-        if known not in self._places:
-            self._places[known] = dict.fromkeys(self._names, -1) | {name: place for place, name in enumerate(known)}
-        return ReadRow(self._places[known], (*(self._once(values[name]) for name in known), None))
+        known = tuple([value is not None for value in values])
+        if known not in self._shapes:
+            self._shapes[known] = self._shape(known)
+        shape = self._shapes[known]
+        picked = shape.pick(values)
+        if shape.texts:
+            picked = (*(self._once(value) if place in shape.texts else value for place, value in enumerate(picked)),)
+        return ReadRow(shape.places, picked)
+
+    def _shape(self, known: tuple[bool, ...]) -> _Shape:
+        """Where the values of such rows stand; of too many shapes all fields are taken for known."""
+        taken = [place for place in range(len(self._names)) if known[place] or len(self._shapes) >= _SHAPES]
+        places = dict.fromkeys(self._names, -1) | {self._names[place]: new for new, place in enumerate(taken)}
+        fields = list(self._kind.model_fields.values())
+        texts = frozenset(new for new, place in enumerate(taken) if _holds(fields[place].annotation, str))
+        return _Shape(places, itemgetter(*taken, len(self._names)), texts)
 
     def _once(self, value: Any) -> Any:
         """The value; of a text that was there before, the same object, so that a label takes no memory in each row."""
@@ -109,30 +132,44 @@ class ReadRows(list[Row]):
             self._characters += len(value)
         return self._texts[value]
 
-    def _beyond(self, values: Mapping[str, Any]) -> str | None:
+    def _beyond(self, values: tuple[Any, ...]) -> str | None:
         """Why no further row is taken."""
         if len(self) >= ROWS_READ:
             return "no more are read"
-        self._combinations.add(tuple(values[name] for name in self._labels))
+        self._combinations.add(self._label(values))
         if len(self._combinations) > COMBINATIONS_READ:
             return f"they have more than {COMBINATIONS_READ:,} different combinations of labels"
-        self._devices.add(values.get("device"))
+        self._devices.add(values[self._device])
         if len(self._devices) > DEVICES_READ:
             return f"they name more than {DEVICES_READ} different GPUs"
         return None
 
-    def _checked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values in the order of the fields, and ``None`` behind them."""
         try:
-            values = vars(self._kind.model_validate(row))
+            values = (*vars(self._kind.model_validate(row)).values(), None)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             what = f"field {field!r} does not fit" if field else first["msg"].removeprefix("Value error, ")
             raise BadInput(what) from None
-        for name, value in values.items():
-            if type(value) is int and abs(value) >= 2**63:
-                raise BadInput(f"field {name!r} does not fit")
+        for place in self._whole:
+            if type(value := values[place]) is int and abs(value) >= 2**63:
+                raise BadInput(f"field {self._names[place]!r} does not fit")
         return values
+
+
+class _Shape(NamedTuple):
+    """Rows that know the same fields: where each field stands in them, how they are picked, and which are texts."""
+
+    places: dict[str, int]
+    pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    texts: frozenset[int]
+
+
+def _holds(annotation: Any, kind: type) -> bool:
+    """Whether values of a field may be of that type."""
+    return annotation is kind or any(_holds(part, kind) for part in get_args(annotation))
 
 
 def _type_of(annotation: Any) -> type | None:

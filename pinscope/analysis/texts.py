@@ -19,6 +19,8 @@ VERY_ROUGH = 0.2
 """From here on no more than one digit is said."""
 HOST_MODEL = "Host model, no GPU: "
 """Begins a sentence that would else sound like one on a GPU."""
+MOST_CHARACTERS, MOST_WORDS = 150, 20
+"""Of a verdict of several clauses."""
 MANY = 1.995
 """From so many times on a digit after the point is enough."""
 Costed = tuple[float, Finding]

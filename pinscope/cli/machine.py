@@ -13,7 +13,7 @@ from pinscope.cli.outcome import print_below_verdict, print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.errors import BadInput, InvalidParameter, NotPossible
 from pinscope.planning.plan import OPTIONS, Level, PlanParams, amount_words, safety_of
-from pinscope.planning.reading import origin_words, plan_here
+from pinscope.planning.reading import origin_words, plan_as_stated
 from pinscope.probes.environment import capabilities, capture_environment
 from pinscope.records.base import Capability
 from pinscope.report.facts import environment_facts, version_text
@@ -101,7 +101,7 @@ def plan(
     if (pinned is None) == (pinned_total is None):
         raise InvalidParameter("give --pinned, for each process, or --pinned-total, their sum: one of the two")
     with Store(at_once=False) as store:
-        answer, reading = plan_here(stated, store)
+        answer, reading = plan_as_stated(stated, store, capture_environment())
     if as_json:
         print_json(plan_document(answer, reading))
         return

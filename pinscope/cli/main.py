@@ -30,6 +30,7 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "run": ("run", "app", "Run an experiment and print its result."),
     "runs": ("runs", "app", "List, show, name, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
+    "compare": ("compare", "compare", "Compare runs: machines, figures with intervals, findings."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
     "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),

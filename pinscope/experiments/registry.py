@@ -12,13 +12,14 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from pinscope.analysis.comparison import Comparison, Measured, verdict
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
-from pinscope.records.run import ExperimentRun, Reading, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, Finding, Reading, Run, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Reader:
         if measured is None:
             return Reading(headline=(), tables=(), findings=())
         reading, findings = self._module("reading"), self._module("findings")
-        concluded = tuple(findings.findings(measured))
+        concluded = self.findings(measured)
         return Reading(
             # A verdict that repeats what a finding says stands beside the findings.
             verdict=findings.verdict(measured, concluded)
@@ -75,6 +76,10 @@ class Reader:
             findings=concluded,
         )
 
+    def findings(self, measured: Any) -> tuple[Finding, ...]:
+        """The findings of what a run measured."""
+        return () if measured is None else tuple(self._module("findings").findings(measured))
+
     def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
         """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
         taken."""
@@ -83,6 +88,15 @@ class Reader:
             yield from module.draw(run, measured)
         if attached.rows and hasattr(module, "draw_attached"):
             yield from module.draw_attached(rows, attached)
+
+    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
+        """What of a run is compared with others: objects whose class declares labels and values."""
+        del rows
+        return list(self._module("comparison").cells_of(measured))
+
+    def compared(self, comparison: Comparison) -> str:
+        """The verdict over such runs."""
+        return cast("str", self._module("comparison").verdict(comparison))
 
     def _module(self, name: str) -> ModuleType:
         return import_module(f"{self.package}.{name}")
@@ -93,12 +107,15 @@ class Entry(Reader):
 
     most_figures: ClassVar[int | None] = 6
 
-    def cells(self, run: Run, rows: Sequence[Row]) -> Sequence[Any]:
+    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
         """A run's cells: of what it measured, or by ``cells_of`` of its reading, where those are others."""
         reading = self._module("reading")
         if hasattr(reading, "cells_of"):
             return cast("Sequence[Any]", reading.cells_of(rows))
-        return getattr(self.measured(run, rows), "cells", ())
+        return getattr(measured, "cells", ())
+
+    def compared(self, comparison: Comparison) -> str:
+        return verdict(comparison)
 
     @property
     def kind(self) -> Kind:
@@ -242,7 +259,21 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return reader.cells(run, checked)
+        return reader.cells(reader.measured(run, checked), checked)
+
+
+def measured_run(run: Run, rows: Sequence[Row]) -> Measured:
+    """A run as it is compared with others; errors as for :func:`read_run`."""
+    reader, checked = _reader_of(run), checked_rows(run.experiment, rows)
+    with _figures_that_make_sense(run):
+        measured = reader.measured(run, checked)
+        findings = (*reader.findings(measured), *link_error_findings(run.environment))
+        return Measured(run, reader.cells(measured, checked), findings)
+
+
+def verdict_of(comparison: Comparison) -> str:
+    """What a comparison tells, in one sentence, as its kind of run says it."""
+    return find_reader(comparison.experiment).compared(comparison)
 
 
 def answer_at_end(run: Run, rows: Sequence[Row]) -> dict[str, Any]:

@@ -32,12 +32,12 @@ from pinscope.planning.plan import (
     why_elsewhere,
 )
 from pinscope.planning.prices import LARGEST_CHUNK_BYTES, Origin, Pace, Source
-from pinscope.probes.environment import capture_environment
 from pinscope.records.run import Finding, Quantity, Reading, Table, costing, finding, note, quantity, table, warning
 from pinscope.units import format_about, format_bytes, format_duration, format_share
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
+    from pinscope.records.environment import Environment
     from pinscope.store.store import Store
 
 CUPY_ADVICE = (
@@ -53,7 +53,7 @@ SOURCE_WORDS: Mapping[Source, str] = {
 }
 
 
-def plan_here(stated: Mapping[str, Any], store: Store) -> tuple[Plan, Reading]:
+def plan_as_stated(stated: Mapping[str, Any], store: Store, environment: Environment) -> tuple[Plan, Reading]:
     """The plan for this machine, or another one that is stated, and what follows; of the options ``None`` is not given.
 
     Raises:
@@ -64,7 +64,7 @@ def plan_here(stated: Mapping[str, Any], store: Store) -> tuple[Plan, Reading]:
     if ("pinned" in given) == ("pinned_total" in given):
         raise InvalidParameter("give pinned, for each process, or pinned_total, their sum: one of the two")
     params = PlanParams().with_overrides(given)  # bad input is refused before the database is opened
-    host, prices = host_and_prices(params, store, capture_environment())
+    host, prices = host_and_prices(params, store, environment)
     plan = plan_for(params.on(host, prices.recorded), prices, host)
     return plan, read_plan(plan)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
 from pinscope.planning import plan as planning
-from pinscope.planning.reading import plan_here
+from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
 from pinscope.python.opened import Answer, Run, Runs, bundled
 from pinscope.records.run import ExperimentRun, LabKind, Origin, Reading, Status
@@ -213,4 +213,4 @@ def plan(pinned: int | str | None = None, **stated: Any) -> Plan:
         StoreFailed: the database cannot be read.
     """
     with Store(at_once=False) as store:
-        return Plan(*plan_here({"pinned": pinned, **stated}, store))
+        return Plan(*plan_as_stated({"pinned": pinned, **stated}, store, capture_environment()))

@@ -21,10 +21,13 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 import pinscope
+from pinscope.charts.comparison import draw
 from pinscope.charts.marks import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
+from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import Table
-from pinscope.report import facts
+from pinscope.report import comparison, facts
+from pinscope.report.comparison import Compared
 from pinscope.report.facts import Document, environment_facts
 from pinscope.report.write import json_pieces
 from pinscope.text import escaped, one_line, visible
@@ -37,24 +40,43 @@ CONTENT_SECURITY_POLICY = (
 
 def render_html(documents: Sequence[Document], with_rows: bool = True) -> bytes:
     """The page, UTF-8; several runs stand one after the other. ``with_rows``: with all observations to take out."""
-    page = _template().render(
+    return _page(
+        "report.html.jinja",
+        with_rows=with_rows,
         documents=documents,
-        facts=facts,
         environment_facts=environment_facts,
+        raw_data=lambda document: _packed(json_pieces([document])),
+    )
+
+
+def comparison_html(compared: Compared) -> bytes:
+    """The page of comparisons, one after the other."""
+    return _page(
+        "comparison.html.jinja",
+        compared=compared,
+        report=comparison,
+        verdict_of=verdict_of,
+        draw=draw,
+        raw_data=_packed([comparison.render_json(compared)]),
+    )
+
+
+def _page(name: str, **content: Any) -> bytes:
+    page = _template(name).render(
+        facts=facts,
         policy=CONTENT_SECURITY_POLICY,
         version=pinscope.__version__,
-        with_rows=with_rows,
         plotly=_packed_plotly(),
         templates=_script_json({scheme: template(scheme).to_plotly_json() for scheme in _PAGE_SCHEMES}),
         figure=_figure,
-        raw_data=lambda document: _packed(json_pieces([document])),
+        **content,
     )
     return page.encode()
 
 
 @cache
-def _template() -> Template:
-    """What every report is made from; it is compiled once, which takes as long as to write a small report."""
+def _template(name: str) -> Template:
+    """What reports are made from; it is compiled once, which takes as long as to write a small report."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -64,7 +86,7 @@ def _template() -> Template:
         finalize=_visible,
     )
     environment.filters["value"] = format_value
-    return environment.get_template("report.html.jinja")
+    return environment.get_template(name)
 
 
 def _visible(value: Any) -> Any:
@@ -113,6 +135,20 @@ def render_markdown(documents: Sequence[Document]) -> bytes:
         rows = [(f"{document.title}: {facts.place(document.run)}", facts.verdict(document)) for document in documents]
         lines[:0] = ["# Verdicts\n", _lines(("Run", "Verdict"), [":---", ":---"], rows)]
     return "\n".join(lines).encode()
+
+
+def comparison_markdown(compared: Compared) -> bytes:
+    """A section for each comparison."""
+    lines = list[str]()
+    for of in compared.comparisons:
+        lines.append(f"# {plain(of.experiment)}: {of.b.name} against {of.a.name}\n")
+        verdict = f"**{plain(verdict_of(of))}**\n"
+        for part in (*comparison.before(of), verdict, *comparison.after(of)):
+            if isinstance(part, str):
+                lines += [part if part is verdict else f"{plain(part)}\n"] if part else []
+            elif part.rows:
+                lines += _table(part)
+    return "\n".join([*lines, *(f"{plain(words)}\n" for words in compared.left_out)]).encode()
 
 
 def _run(document: Document) -> Iterator[str]:

@@ -181,8 +181,8 @@ def read_bundle(path: Path | str) -> list[tuple[Run, list[StoredRow]]]:
 
 
 @contextmanager
-def open_bundle(path: Path | str) -> Iterator[BundleReader]:
-    """The bundle, checked whole.
+def open_bundle(path: Path | str, whole: bool = True) -> Iterator[BundleReader]:
+    """The bundle, checked whole; where not, what is wrong with a part is said when that is read.
 
     Raises:
         BadBundle: no such file, not a bundle, damaged, of a newer format, or too large.
@@ -194,7 +194,8 @@ def open_bundle(path: Path | str) -> Iterator[BundleReader]:
     except (OSError, ValueError) as error:
         raise BadBundle(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     with file, BundleReader(file, str(path)) as bundle:
-        bundle.check()
+        if whole:
+            bundle.check()
         yield bundle
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction that reads."""
-BATCH = 250
+BATCH = 1000
 """Observations in memory at a time."""
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""

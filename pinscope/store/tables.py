@@ -6,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary, MetaData, String, Table
 
 from pinscope.errors import InvalidParameter
@@ -303,6 +305,8 @@ def load_json(text: Any) -> Any:
     """A stored document; a :class:`Damage` if it is no JSON."""
     if not isinstance(text, str | bytes):
         return text  # SQLite keeps what looks like a number as one
+    with suppress(ValueError):
+        return from_json(text)  # three times as fast; what it refuses need not be damaged
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

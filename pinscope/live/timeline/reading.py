@@ -310,7 +310,7 @@ def timeline_verdict(seen: Watched, kept: Life | None) -> str | None:
         taken = format_bytes(growth.bytes + growth.returned_bytes)
         back = f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing"
         return f"{who(life)} looks like it leaks: it pinned {taken} in {growth.rises:,} steps and freed {back}."
-    amounts, what = _amounts(seen)
+    amounts, what = pinned_amounts(seen)
     peak = extreme(amounts, max)
     if peak is None:
         return None
@@ -328,7 +328,7 @@ def timeline_verdict(seen: Watched, kept: Life | None) -> str | None:
     return f"{course}{_holder(seen, at)}."
 
 
-def _amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
+def pinned_amounts(seen: Watched) -> tuple[list[tuple[float, float]], str]:
     """What was pinned at each sample, with the driver memory of holders, which no count of pins has."""
     rows = [row for row in seen.host if pins(row) is not None]
     times = [row["elapsed_seconds"] for row in rows]

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
@@ -39,6 +40,7 @@ from pinscope.tracing.trace.hazards import (
     waited_verdict,
 )
 from pinscope.tracing.trace.managed import managed_table, managed_words
+from pinscope.tracing.trace.needless import table_of_needless
 from pinscope.tracing.trace.source_memory import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
@@ -144,8 +146,6 @@ CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
 )  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
 sentence, empty where there is nothing to say of it."""
-MOST_CHARACTERS, MOST_WORDS = 150, 20
-"""Of a verdict of several clauses."""
 
 
 # Headline and tables
@@ -225,7 +225,8 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     copies, work = _sites(traced.run, seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen),) if seen.migrations else ()
-    lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
+    needless = (table_of_needless(seen),) if seen.needless else ()
+    lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
     return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 

@@ -520,11 +520,11 @@ def step(): copy(64, PAGEABLE, DEVICE); time.sleep(0.001)
 {until_switched_off(tmp_path)}
 print("end")
 """
-    seen = record(library, tmp_path, program, Scope(start_after=0.2, for_seconds=0.3, children=False))
+    seen = record(library, tmp_path, program, Scope(start_after=0.2, for_seconds=1.0, children=False))
     assert seen.stdout == "end\n"
     on, off = map(json.loads, (tmp_path / "spool" / "switched").read_text().splitlines())
     config = seen.spool.document("config.json") or {}
-    assert config["until_ns"] - config["from_ns"] == 300_000_000
+    assert config["until_ns"] - config["from_ns"] == 1_000_000_000
     assert config["from_ns"] <= on["ns"]
     assert config["until_ns"] <= off["ns"]
     calls = seen.spool.calls()

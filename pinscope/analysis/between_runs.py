@@ -1,0 +1,146 @@
+"""Two sides of runs, figure by figure: their ratio, how far it may be off, and which differences are not chance.
+
+A figure is positive, and compared as a logarithm: 10 % more and back is alike. Of a family of cells, one figure each:
+
+- The run is the unit, as in Go's benchstat: it gives one value of a cell, the median of its repeats. A side is the
+  geometric mean of its runs.
+- Of several runs a side, the spread between the runs of a side says how far the ratio may be off (Student's t). Few
+  runs know their spread badly: it counts as at least the family's median, as with moderated variances (Smyth, "Linear
+  models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004), but never
+  as less than the cell's own.
+- Of one run a side no spread is seen. Its ± stands in, which has in it what whole runs on one host differ
+  (:data:`pinscope.analysis.statistics.DRIFT`). That rests on six runs: five degrees of freedom.
+- Of many cells some differ by chance. Of those called different at most :data:`FALSE_SHARE` are expected to be so
+  wrongly (Benjamini & Hochberg, JRSS B 57, 1995), and intervals are as wide as that asks for: an interval leaves out 1
+  exactly where the cell is called different (Benjamini & Yekutieli, JASA 100, 2005, on selected intervals).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+FALSE_SHARE = 0.05
+"""Of the cells that are called different, as many are expected to be so by chance."""
+DRIFT_FREEDOM = 5
+"""Degrees of freedom of what whole runs were seen to differ: six runs less one."""
+LEAST_CELLS = 10
+"""Fewer say nothing of each other's spread."""
+_AS_NORMAL = 200
+"""Degrees of freedom from which Student's distribution is taken for the normal one."""
+Sample = tuple[float, float]
+"""The value of a cell in one run, greater than 0, and its ± (relative); infinite where nothing is known of it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of a cell the second side over the first.
+
+    Attributes:
+        ratio: of the geometric means.
+        low, high: the interval of the ratio; ``None`` where nothing says how far it may be off.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+def differences(cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> list[Difference]:
+    """Each cell's difference; together they are a family, of which some differ by chance.
+
+    Args:
+        cells: of each the samples of the first side and of the second, at least one each.
+    """
+    if not cells:
+        return []
+    logs = [[[math.log(value) for value, _ in side] for side in cell] for cell in cells]
+    apart = np.array([fmean(second) - fmean(first) for first, second in logs])
+    errors, freedom = _errors(cells, logs)
+    known = np.isfinite(errors)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
+    level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)])
+    reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
+    return [
+        Difference(math.exp(at), math.exp(at - off), math.exp(at + off)) if is_known else _unknown(math.exp(at))
+        for at, off, is_known in zip(apart, reach, known, strict=True)
+    ]
+
+
+def _unknown(ratio: float) -> Difference:
+    return Difference(ratio, None, None)
+
+
+def _errors(
+    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], logs: Sequence[Sequence[Sequence[float]]]
+) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
+    """The standard error of each difference, and its degrees of freedom."""
+    squares = [[fmean([math.log1p(off) ** 2 for _, off in side]) for side in cell] for cell in cells]
+    said = np.sqrt([fmean(sides) for sides in squares])
+    errors, freedom = said / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
+    several = np.array([sum(map(len, sides)) > len(sides) for sides in logs])
+    if several.any():
+        some = [sides for sides, is_several in zip(logs, several, strict=True) if is_several]
+        own = np.array([sum(map(len, sides)) - len(sides) for sides in some])
+        spread = np.array([sum((at - fmean(side)) ** 2 for side in sides for at in side) for sides in some])
+        variances, freedom[several] = at_least_usual(spread / own, own)
+        errors[several] = np.sqrt(variances * [sum(1 / len(side) for side in sides) for sides in some])
+    return errors, freedom
+
+
+def at_least_usual(
+    variances: NDArray[np.float64], freedom: NDArray[np.int_]
+) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
+    """Each variance between runs, but not less than the family's median, and its degrees of freedom: of the median
+    twice its own, no more, as a state of a run may be in all of its cells alike.
+
+    That the median of few values lies below the variance is put right (Wilson & Hilferty, PNAS 17, 1931).
+    """
+    if len(variances) < LEAST_CELLS:
+        return variances, freedom
+    usual = float(np.median(variances / (1 - 2 / (9 * freedom)) ** 3))
+    return np.maximum(variances, usual), np.where(variances < usual, 2 * freedom, freedom)
+
+
+def _level(chances: Sequence[float]) -> float:
+    """How unlikely a difference must be to be called one (Benjamini & Hochberg); of none selected that of the first."""
+    count = len(chances)
+    selected = [rank for rank, chance in enumerate(sorted(chances), start=1) if chance <= FALSE_SHARE * rank / count]
+    return FALSE_SHARE * max(selected, default=1) / max(count, 1)
+
+
+@lru_cache(maxsize=1024)
+def students(chance: float, freedom: int) -> float:
+    """What the absolute value of Student's t exceeds with that chance."""
+    low, high = 0.0, 1.0
+    while _two_sided(high, freedom) > chance:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _two_sided(middle, freedom) > chance else (low, middle)
+    return high
+
+
+def _two_sided(t: float, freedom: int) -> float:
+    """The chance that the absolute value of Student's t exceeds ``t`` (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    if freedom >= _AS_NORMAL:
+        return math.erfc(t / math.sqrt(2))
+    angle = math.atan(t / math.sqrt(freedom))
+    term, total = math.cos(angle) if freedom % 2 else 1.0, 0.0
+    for place in range(2 + freedom % 2, freedom + 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (place - 1) / place
+    within = math.sin(angle) * total
+    return max(1 - (2 / math.pi * (angle + within) if freedom % 2 else within), 0.0)

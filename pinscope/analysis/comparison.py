@@ -1,0 +1,540 @@
+"""Runs against other runs: what differs in the machines, which cells are better or worse, which findings came and went.
+
+Cells are any objects of a class that declares labels and values (:mod:`pinscope.analysis.cells`): those of experiments,
+the lines of a trace, the holders of a timeline. They are matched by their labels. :mod:`pinscope.analysis.between_runs`
+has the statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from pinscope.analysis.between_runs import LEAST_CELLS, Difference, Sample, differences
+from pinscope.analysis.cells import NO_LABEL, Label, Value, label_text, labels_of, plain, plain_label, values_of
+from pinscope.analysis.machine_keys import MachineKeys, machine_keys
+from pinscope.analysis.read_rows import grouped
+from pinscope.analysis.statistics import Summary
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS, on_lab
+from pinscope.errors import BadInput
+from pinscope.records.run import LAB_TITLES, Finding, Run
+from pinscope.units import format_change
+
+CellVerdict = Literal["better", "worse", "same", "unknown"]
+"""Of the second side against the first. ``same``: the runs do not tell them apart. ``unknown``: nothing says how far
+the ratio may be off, as of what was measured once."""
+SIGNS: Mapping[CellVerdict, str] = {"better": "▲", "worse": "▼", "same": "~", "unknown": "?"}
+"""Verdict → its sign; a word always stands beside it."""
+TIMED = ("seconds", "bytes/second")
+SPEED: Mapping[CellVerdict, str] = {"better": "faster", "worse": "slower"}
+"""Words for figures of these units."""
+COUNTED = ("bytes", "count")
+"""Units of what is counted, not timed: there 0 is nothing, and any more is different."""
+MOST_CONDITIONS = 3
+"""By which a group of cells is named."""
+MOST_VALUES = 40
+"""Labels with more different ones name no group."""
+FEW = 3
+"""Fewer cells are no group: they are named themselves."""
+MOSTLY = 0.5
+"""A group is named by conditions where at least this share of it and of what differs are the same cells."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run, its cells and its findings."""
+
+    run: Run
+    cells: Sequence[Any]
+    findings: Sequence[Finding] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """Runs that are taken as one, and what they are called."""
+
+    name: str
+    runs: Sequence[Measured]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A figure of one side.
+
+    Attributes:
+        value: the geometric mean of its runs'.
+        runs: of how many.
+        spread: what stands after its ±, relative: of one run its own, of several the farthest from the mean;
+            ``None`` where nothing may.
+    """
+
+    value: float
+    runs: int
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """One figure of one cell on both sides.
+
+    Attributes:
+        kind: name of the class of cells.
+        marks: name → what the label is; ``labels``: the label itself, plain.
+        texts: name → its words; a label that all cells share is not among them.
+        figure: name of the value.
+        value: what it is.
+        is_first: whether it stands for the cell: others are seen where they alone differ.
+        a, b: the figure on each side.
+        ratio: second over first; ``None`` where one of them is 0.
+        low, high: its interval, as wide as the number of cells asks for; ``None`` where none is known.
+        verdict: of the second side.
+    """
+
+    kind: str
+    marks: Mapping[str, Label]
+    labels: Mapping[str, Any]
+    texts: Mapping[str, str]
+    figure: str
+    value: Value
+    is_first: bool
+    a: Pooled
+    b: Pooled
+    ratio: float | None
+    low: float | None
+    high: float | None
+    verdict: CellVerdict
+
+    @property
+    def words(self) -> str:
+        """Its labels in words."""
+        return ", ".join(self.texts.values())
+
+    @property
+    def interval_words(self) -> str:
+        """``-4.1 to -1.9 %``; empty where none is known, or it is exact."""
+        if not (self.low and self.high and self.low < self.high):
+            return ""
+        low, high = format_change(self.low), format_change(self.high)
+        return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
+
+    @property
+    def verdict_words(self) -> str:
+        """``▼ slower`` of a time or a rate, else ``▼ worse``."""
+        words = SPEED if self.value.unit in TIMED else {}
+        return f"{SIGNS[self.verdict]} {words.get(self.verdict, self.verdict)}"
+
+    @property
+    def gain(self) -> float:
+        """How many times as good: above 1 better, whichever direction that has."""
+        if self.ratio is None:
+            return math.inf if (self.b.value > self.a.value) == (self.value.better == "more") else 0.0
+        return self.ratio if self.value.better == "more" else 1 / self.ratio
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is better or worse."""
+        return self.verdict in ("better", "worse")
+
+
+@dataclass(frozen=True)
+class LoneCell:
+    """A cell that one side only has; ``first``: the first. ``value``: its first known figure there."""
+
+    first: bool
+    labels: Mapping[str, Any]
+    words: str
+    figure: str
+    unit: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in one direction and have labels in common.
+
+    Attributes:
+        verdict: ``better`` or ``worse``.
+        conditions: name of a label → what it is, or from where on, in words; none where they share nothing.
+        cells: those that differ, the farthest first.
+        of: how many the conditions name, with those that do not differ.
+    """
+
+    verdict: CellVerdict
+    conditions: Mapping[str, str]
+    cells: Sequence[ComparedCell]
+    of: int
+
+    @property
+    def change(self) -> float:
+        """By which its figures differ (relative, the median); infinite from nothing to something."""
+        return float(np.median([math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells]))
+
+    @property
+    def words(self) -> str:
+        """``slower by 3.0 % in 34 of 36 cells: pinned, size from 1 MiB on``."""
+        word = SPEED[self.verdict] if all(cell.value.unit in TIMED for cell in self.cells) else self.verdict
+        change = f" by {change_words(self.change)}" if math.isfinite(self.change) else ""
+        most = "" if len(self.cells) == 1 else "most in "
+        which = ", ".join(self.conditions.values()) or f"{most}{self.cells[0].words}"
+        return f"{word}{change} in {len(self.cells)} of {self.of} cells: {which}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The second side against the first.
+
+    Attributes:
+        experiment: of all runs.
+        a, b: the sides.
+        machines: what differs in the machines and the software, what is the same, and what one side did not record.
+        settings: name of a parameter → its value on each side, where they differ.
+        cells: matched; all figures, what costs most first.
+        alone: cells of one side only.
+        came, went: findings that all runs of one side have and none of the other.
+    """
+
+    experiment: str
+    a: Side
+    b: Side
+    machines: MachineKeys
+    settings: Mapping[str, tuple[str, str]]
+    cells: Sequence[ComparedCell]
+    alone: Sequence[LoneCell]
+    came: Sequence[Finding]
+    went: Sequence[Finding]
+
+    @cached_property
+    def firsts(self) -> list[ComparedCell]:
+        """The figures that stand for their cells."""
+        return [cell for cell in self.cells if cell.is_first]
+
+    @cached_property
+    def shown(self) -> list[ComparedCell]:
+        """What differs; of a cell whose first figure differs, that alone."""
+        told = {_key(cell): cell.verdict for cell in self.firsts}
+        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(_key(cell)) != cell.verdict)]
+
+    @cached_property
+    def counts(self) -> Counter[CellVerdict]:
+        """Cells by the verdict of their first figure."""
+        return Counter(cell.verdict for cell in self.firsts)
+
+    @property
+    def alone_counts(self) -> tuple[int, int]:
+        """Cells that the first side alone has, and the second."""
+        first = sum(cell.first for cell in self.alone)
+        return first, len(self.alone) - first
+
+    @cached_property
+    def geometric_mean(self) -> float | None:
+        """Of how many times as good the second side is, over all cells; ``None`` without any."""
+        gains = [cell.gain for cell in self.firsts if cell.ratio]
+        return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+
+    @cached_property
+    def tellable(self) -> float | None:
+        """A difference of so much would have been seen in half of the cells (relative); ``None`` without any."""
+        reach = [math.sqrt(cell.high / cell.low) - 1 for cell in self.firsts if cell.low and cell.high]
+        return float(np.median(reach)) if reach else None
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """What is worse, then what is better: each named by the labels that fit it best."""
+        verdicts: tuple[CellVerdict, ...] = ("worse", "better")
+        return [group for verdict in verdicts if (group := _group(self.firsts, verdict))]
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """The second side against the first.
+
+    Raises:
+        BadInput: a side without runs, of several experiments, or the host model against a GPU.
+    """
+    runs = [measured.run for side in (a, b) for measured in side.runs]
+    if not (a.runs and b.runs):
+        raise BadInput(f"{(b if a.runs else a).name} has no run that can be compared")
+    if len(experiments := list(dict.fromkeys(run.experiment for run in runs))) > 1:
+        raise BadInput(f"runs of one experiment are compared, and these are of {' and '.join(experiments)}")
+    if len(labs := list(dict.fromkeys(run.lab for run in runs))) > 1:
+        titles = " and ".join(LAB_TITLES[lab] for lab in labs)
+        raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
+    kinds = dict.fromkeys(type(cell) for side in (a, b) for measured in side.runs for cell in measured.cells)
+    tables = [_Table.of(kind, (a, b)) for kind in kinds]
+    compared = [cell for table in tables for cell in table.compared()]
+    first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
+    return Comparison(
+        experiment=runs[0].experiment,
+        a=a,
+        b=b,
+        machines=machine_keys([run.run for run in a.runs], [run.run for run in b.runs]),
+        settings=dict(_settings(a, b)),
+        cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
+        alone=[cell for table in tables for cell in table.alone()],
+        came=tuple(_only(second, first)),
+        went=tuple(_only(first, second)),
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: what is worse and better, or how small a difference would have been seen."""
+    lab, name = comparison.b.runs[0].run.lab, comparison.b.name
+    clauses = [group.words for group in comparison.groups]
+    if clauses:
+        said = f"{name} is {clauses[0]}"
+        longer = f"{said}; {clauses[-1]}"
+        fits = len(clauses) > 1 and len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS
+        sentence = f"{longer if fits else said}."
+    elif not comparison.cells:
+        sentence = "No cell is on both sides: nothing can be compared."
+    elif comparison.tellable is None:
+        sentence = "Not known: each cell was measured once. Take several runs a side."
+    else:
+        count = comparison.counts["same"]
+        same = f"No difference: {count:,} cell{' is' if count == 1 else 's are'} the same"
+        sentence = f"{same}; {change_words(comparison.tellable)} would show in half of them."
+        if comparison.shown:
+            sentence = f"{same} but for {len(comparison.shown)} further figures."
+    return on_lab("host" if lab == "host" else "cuda", sentence)
+
+
+def change_words(change: float) -> str:
+    """``3.0 %``, ``23 %``, or ``4.4 times`` of what is more than double."""
+    if change >= 1:
+        return f"{1 + change:.2g} times"
+    return f"{change * 100:.{1 if change < 0.0995 else 0}f} %"
+
+
+def exact(value: float) -> Summary:
+    """What was counted, not timed: another reading of the same would give the same."""
+    return Summary(1, value, value, value, (value, value), 0.0)
+
+
+def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
+    names = dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params)
+    for name in names:
+        first, second = (
+            dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)
+        )
+        if first.keys() != second.keys():
+            yield name, (" | ".join(first), " | ".join(second))
+
+
+def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, Finding]]) -> Iterator[Finding]:
+    """Findings of all of these runs and of none of the others."""
+    for rule, finding in those[0].items():
+        if all(rule in run for run in those) and not any(rule in run for run in others):
+            yield finding
+
+
+_Key = tuple[Any, ...]
+_Values = Mapping[_Key, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The cells of one class on both sides.
+
+    Attributes:
+        kind: the class.
+        labels: name → label; ``values``: name → value, those that are compared, first first.
+        sides: of each, labels → the values of each of its runs that has the cell.
+        words: labels → name of each → its words, but for labels that all cells share.
+    """
+
+    kind: type
+    labels: Mapping[str, Label]
+    values: Mapping[str, Value]
+    sides: Sequence[_Values]
+    words: Mapping[_Key, Mapping[str, str]]
+
+    @classmethod
+    def of(cls, kind: type, sides: Sequence[Side]) -> _Table:
+        labels = labels_of(kind)
+        runs = [[[cell for cell in run.cells if type(cell) is kind] for run in side.runs] for side in sides]
+        values = _compared_values(kind, [cell for side in runs for cells in side for cell in cells])
+        tables: list[dict[_Key, list[tuple[Any, ...]]]] = [{} for _ in sides]
+        texts: dict[_Key, Sequence[str]] = {}
+        for table, side in zip(tables, runs, strict=True):
+            for cell in (cell for cells in side for cell in cells):
+                key = tuple(plain_label(mark, getattr(cell, name)) for name, mark in labels.items())
+                if key not in texts:
+                    texts[key] = [label_text(mark, getattr(cell, name)) for name, mark in labels.items()]
+                samples = tuple(_sample(cell, name, said) for name, (_, said) in values.items())
+                table.setdefault(key, []).append(samples)
+        varied = [at for at in range(len(labels)) if len({key[at] for key in texts}) > 1] or range(len(labels))
+        names = list(labels)
+        words = {key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()}
+        return cls(kind, labels, {name: value for name, (value, _) in values.items()}, tables, words)
+
+    def compared(self) -> Iterator[ComparedCell]:
+        """Each figure of each cell that both sides have."""
+        a, b = self.sides
+        shared, told = [key for key in a if key in b], set[_Key]()
+        for place, (name, value) in enumerate(self.values.items()):
+            both = {key: (_known(a[key], place), _known(b[key], place)) for key in shared}
+            measured = {key: samples for key, samples in both.items() if all(samples)}
+            differing = self._differing(measured)
+            for key, (first, second) in measured.items():
+                pooled, seen = (_pooled(first), _pooled(second)), differing.get(key)
+                ratio, low, high = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
+                yield ComparedCell(
+                    kind=self.kind.__name__,
+                    marks=self.labels,
+                    labels=dict(zip(self.labels, key, strict=True)),
+                    texts=self.words[key],
+                    figure=name,
+                    value=value,
+                    is_first=key not in told,
+                    a=pooled[0],
+                    b=pooled[1],
+                    ratio=ratio,
+                    low=low,
+                    high=high,
+                    verdict=_verdict(value, *pooled, low, high) if seen else _of_nothing(value, *pooled),
+                )
+                told.add(key)
+
+    def _differing(self, measured: Mapping[_Key, tuple[Sequence[Sample], Sequence[Sample]]]) -> dict[_Key, Difference]:
+        """Of what is above 0. Cells that share their first word are a family: its share of false alarms is its own, and
+        its cells say what to expect of each other; small families are one."""
+        positive = [key for key, sides in measured.items() if all(at > 0 for side in sides for at, _ in side)]
+        first = {key: next(iter(self.words[key].values()), "") for key in positive}
+        sizes = Counter(first.values())
+        families = grouped(positive, lambda key: first[key] if sizes[first[key]] >= LEAST_CELLS else "")
+        return {
+            key: difference
+            for family in families.values()
+            for key, difference in zip(family, differences([measured[key] for key in family]), strict=True)
+        }
+
+    def alone(self) -> Iterator[LoneCell]:
+        """The cells of one side only."""
+        for own, other in (self.sides, self.sides[::-1]):
+            for key in (key for key in own if key not in other):
+                figures = ((name, _known(own[key], place)) for place, name in enumerate(self.values))
+                name, samples = next(((name, samples) for name, samples in figures if samples), ("", []))
+                if samples:
+                    unit, value = self.values[name].unit, _pooled(samples).value
+                    labels = dict(zip(self.labels, key, strict=True))
+                    yield LoneCell(own is self.sides[0], labels, ", ".join(self.words[key].values()), name, unit, value)
+
+
+def _compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:
+    """Name → a value that is compared, and the one that knows its ±: what is measured, and what is counted.
+
+    A rate that follows from the first of them stands in its place: the same, as people know it. What else follows from
+    others is said by them.
+    """
+    own = {name: value for name, value in values_of(kind).items() if value.better != "neither" and value.unit != "text"}
+    measured = [name for name in own if any(isinstance(getattr(cell, name), Summary) for cell in cells)]
+    stored = [name for name in own if name in {made.name for made in fields(kind)} and name not in measured]
+    chosen = {name: (own[name], name) for name in (*measured, *stored)}
+    rates = [name for name in own if name not in chosen and own[name].unit == "bytes/second"]
+    if rates and measured and own[measured[0]].unit == "seconds":
+        del chosen[measured[0]]
+        chosen = {rates[0]: (own[rates[0]], measured[0]), **chosen}
+    return chosen
+
+
+def _sample(cell: Any, name: str, measured: str) -> Sample | None:
+    """A figure and how far another run's may be off; ``None`` where the cell has none."""
+    value, said = plain(getattr(cell, name)), getattr(cell, measured)
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return float(value), said.uncertainty if isinstance(said, Summary) else math.inf
+
+
+def _known(runs: Iterable[tuple[Sample | None, ...]], place: int) -> list[Sample]:
+    return [sample for run in runs if (sample := run[place]) is not None]
+
+
+def _pooled(samples: Sequence[Sample]) -> Pooled:
+    values = [value for value, _ in samples]
+    mean = math.exp(sum(map(math.log, values)) / len(values)) if min(values) > 0 else sum(values) / len(values)
+    if len(samples) == 1:
+        return Pooled(mean, 1, samples[0][1] if 0 < samples[0][1] <= 1 else None)
+    return Pooled(mean, len(values), max(abs(value / mean - 1) for value in values) if mean else None)
+
+
+def _verdict(value: Value, a: Pooled, b: Pooled, low: float | None, high: float | None) -> CellVerdict:
+    if low is None or high is None:
+        return "same" if a.value == b.value else "unknown"
+    if low <= 1 <= high:
+        return "same"
+    return "better" if (low > 1) == (value.better == "more") else "worse"
+
+
+def _of_nothing(value: Value, a: Pooled, b: Pooled) -> CellVerdict:
+    """Of figures of which one is 0, or below."""
+    if a.value == b.value:
+        return "same"
+    if value.unit not in COUNTED or min(a.value, b.value) != 0:
+        return "unknown"
+    return "better" if (b.value > a.value) == (value.better == "more") else "worse"
+
+
+def _key(cell: ComparedCell) -> tuple[Any, ...]:
+    return cell.kind, *cell.labels.values()
+
+
+# Naming what differs
+
+
+@dataclass(frozen=True)
+class _Condition:
+    name: str
+    words: str
+    holds: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def _group(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
+    """The cells of that verdict, and the conditions that fit them best; ``None`` without any.
+
+    Conditions are added one by one, as long as the cells that they name and those that differ have more in common
+    (Jaccard index).
+    """
+    differing = [cell for cell in cells if cell.verdict == verdict]
+    if not differing:
+        return None
+    wanted = np.array([cell.verdict == verdict for cell in cells])
+    named, chosen = np.ones(len(cells), bool), list[_Condition]()
+    conditions = list(_conditions(cells))
+    while len(chosen) < MOST_CONDITIONS:
+        free = [condition for condition in conditions if condition.name not in {one.name for one in chosen}]
+        best = max(free, key=lambda one: _alike(named & one.holds, wanted), default=None)
+        if best is None or _alike(named & best.holds, wanted) <= _alike(named, wanted) + 1e-9:
+            break
+        named, chosen = named & best.holds, [*chosen, best]
+    if len(differing) < FEW or _alike(named, wanted) < MOSTLY:
+        named, chosen = np.ones(len(cells), bool), []
+    inside = [cell for cell, is_named in zip(cells, named, strict=True) if is_named and cell.verdict == verdict]
+    inside.sort(key=lambda cell: cell.gain, reverse=verdict == "better")
+    return Group(verdict, {condition.name: condition.words for condition in chosen}, inside, int(named.sum()))
+
+
+def _alike(first: Any, second: Any) -> float:
+    return float((first & second).sum() / max((first | second).sum(), 1))
+
+
+def _conditions(cells: Sequence[ComparedCell]) -> Iterator[_Condition]:
+    """What a label may be: a word, or a number from or up to one of those that there are."""
+    marks = {name: mark for cell in cells for name, mark in cell.marks.items() if name in cell.texts}
+    for name, mark in marks.items():
+        texts = np.array([cell.texts.get(name, "") for cell in cells])
+        known = {cell.texts[name]: cell.labels[name] for cell in cells if name in cell.texts}
+        if len(known) > MOST_VALUES:
+            continue
+        is_number = len(known) > 2 and not any(isinstance(label, str | bool | None) for label in known.values())
+        numbers = np.array([known.get(text, math.nan) for text in texts], float) if is_number else None
+        for text, label in known.items():
+            words = text if mark.unit == "text" and mark.words is None else f"{mark.title} {text}"
+            yield _Condition(name, words, texts == text)
+            if numbers is not None:
+                yield _Condition(name, f"{mark.title} from {text} on", numbers >= label)
+                yield _Condition(name, f"{mark.title} up to {text}", numbers <= label)

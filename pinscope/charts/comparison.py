@@ -1,0 +1,117 @@
+"""A comparison of runs, drawn: both sides beside each other, and the ratios with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from pinscope.analysis.cells import LineStyle
+from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled
+from pinscope.analysis.read_rows import grouped
+from pinscope.charts.marks import AROUND_PIXELS, ROW_PIXELS, Chart, alt_text, line, names_above
+from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, curves, parts_of_time, seconds, sizes
+from pinscope.charts.theme import COLOURS, panels
+from pinscope.units import format_change, format_precision, format_value
+
+MOST_PANES, MOST_BARS, MOST_RATIOS = 4, 12, 16
+"""What is drawn of many: what costs most first."""
+_A, _B = LineStyle("wait", "diamond", "dash"), LineStyle("copy")
+_LOOKS: dict[CellVerdict, LineStyle] = {
+    "worse": LineStyle("corrupted", "triangle-down", size=11),
+    "better": LineStyle("intact", "triangle-up", size=11),
+    "same": LineStyle("reference"),
+}
+_FINE, _COARSE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1), (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)
+"""Ticks of an axis of ratios: of one that is no longer than the first, and of a longer one."""
+
+
+def draw(comparison: Comparison) -> list[Chart]:
+    """Both sides, then the ratios; none where no cell is on both sides."""
+    cells = [cell for cell in comparison.firsts if cell.ratio]
+    if not cells:
+        return []
+    cells.sort(key=lambda cell: (not cell.differs, -abs(math.log(cell.ratio or 1.0))))
+    return [_both(comparison, cells), *_ratios(comparison, cells)]
+
+
+def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
+    unit = cells[0].value.unit
+    cells = [cell for cell in cells if cell.value == cells[0].value]
+    names, what = (comparison.a.name, comparison.b.name), cells[0].value.title.capitalize()
+    words = "The sides in the cells that differ most; medians, and ± where it is known."
+    if axis := _axis(cells):
+        series = grouped(cells, lambda cell: ", ".join(text for name, text in cell.texts.items() if name != axis))
+        panes = {}
+        for title, some in list(series.items())[:MOST_PANES]:
+            ordered = sorted(some, key=lambda cell: cell.labels[axis])
+            panes[title] = {
+                name: Curve(style, [_spot(cell, axis, cell.a if name == names[0] else cell.b) for cell in ordered])
+                for name, style in zip(names, (_A, _B), strict=True)
+            }
+        is_bytes = cells[0].marks[axis].unit == "bytes"
+        horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
+        alt = f"{what} of both sides; of the largest in the first panel"
+        return curves("both", "Both sides", words, panes, _scale(what, unit), horizontal, alt, pixels=200)
+    times = {cell.words or "all": (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
+    parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]
+    scale = None if unit == "seconds" else _scale(what, unit)
+    return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=scale, side_by_side=True)
+
+
+def _axis(cells: Sequence[ComparedCell]) -> str | None:
+    """The label along which the cells are drawn: that with most numbers, three at least; sizes before counts."""
+    numbers = {
+        name: (mark.unit == "bytes", len({cell.labels[name] for cell in cells}))
+        for name, mark in cells[0].marks.items()
+        if all(isinstance(value := cell.labels.get(name), int | float) and value > 0 for cell in cells)
+    }
+    fitting = [name for name, (_, count) in numbers.items() if count >= 3]
+    return max(fitting, key=numbers.__getitem__, default=None)
+
+
+def _spot(cell: ComparedCell, axis: str, side: Pooled) -> Spot:
+    reach = side.value * (side.spread or 0.0)
+    bar = (side.value - reach, side.value + reach) if reach else None
+    return Spot(
+        cell.labels[axis], side.value, cell.texts[axis], bar, f" {format_precision(side.spread, None)}".rstrip()
+    )
+
+
+def _scale(title: str, unit: str) -> Scale:
+    if unit == "seconds":
+        return seconds(title)
+    return RATE if unit == "bytes/second" else Scale(title, 1.0, lambda value: format_value(value, unit))
+
+
+def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[Chart]:
+    """Of the cells with an interval those that differ most, the worst on top."""
+    known = sorted([cell for cell in cells if cell.low and cell.high][:MOST_RATIOS], key=lambda cell: cell.gain)
+    if not known:
+        return
+    names = {cell.words or "all": cell for cell in known}
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
+    for verdict, some in grouped(names.items(), lambda item: item[1].verdict).items():
+        points = [
+            (cell.ratio or 1.0, name, f"{format_change(cell.ratio)}, {cell.interval_words}") for name, cell in some
+        ]
+        whiskers = {
+            "type": "data",
+            "array": [(cell.high or 0.0) - (cell.ratio or 0.0) for _, cell in some],
+            "arrayminus": [(cell.ratio or 0.0) - (cell.low or 0.0) for _, cell in some],
+        }
+        hover = "%{customdata}<extra>%{fullData.name}</extra>"
+        look = _LOOKS[verdict]
+        figure.add_trace(
+            line(some[0][1].verdict_words, look, points, mode="markers", error_x=whiskers, hovertemplate=hover)
+        )
+    names_above(figure, 1, list(names))
+    figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
+    is_short = all(_FINE[0] < (end or 1.0) < _FINE[-1] for cell in known for end in (cell.low, cell.high))
+    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in (_FINE if is_short else _COARSE)}
+    title = f"{comparison.b.name} against {comparison.a.name}, {known[0].value.title} (log scale)"
+    figure.update_xaxes(
+        type="log", tickmode="array", tickvals=list(ticks), ticktext=list(ticks.values()), tickangle=0, title_text=title
+    )
+    ends = [(name, f"{format_change(cell.ratio)} {cell.verdict_words}") for name, cell in names.items()]
+    words = "The ratio of both sides and its interval, which holds for all cells together."
+    yield Chart("ratios", "Ratios", words, figure.update_layout(hovermode="closest"), alt_text("Ratios", ends))

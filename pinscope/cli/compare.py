@@ -1,0 +1,76 @@
+"""The command ``compare``: runs against other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pinscope.analysis.comparison import Comparison
+from pinscope.cli.main import AsJson, output_option
+from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.runs import store_to_read
+from pinscope.cli.terminal import complain, print_json, print_line, print_prose
+from pinscope.experiments.registry import verdict_of
+from pinscope.records.run import LAB_TITLES, Table
+from pinscope.report import comparison as report
+from pinscope.units import format_bytes
+
+
+def compare(
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B...",
+            help="Sides to compare. Each is a run (its id, or a word such as latest), a bundle, a folder of bundles, "
+            "or several of them by comma: the runs of a side count together. Each side is set against the first.",
+        ),
+    ],
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show also what does not differ, in the machines and in the cells.")
+    ] = False,
+    output: Annotated[
+        Path | None, output_option("Write a report to this file, which must not exist yet: .html, .md or .json.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: what differs in the machines, which cells are better or worse, which findings came and went.
+
+    Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
+    `pinscope compare A1,A2,A3 B1,B2,B3`.
+    """
+    with store_to_read() as store:
+        compared = report.compare_named(store, sides)
+    if output is not None:
+        report.write_comparison(output, compared)
+        print_line(f"Wrote {output} ({format_bytes(output.stat().st_size)}).")
+    elif as_json:
+        print_json(report.comparison_document(compared))
+    else:
+        for comparison in compared.comparisons:
+            print_comparison(comparison, everything)
+        for words in compared.left_out:
+            complain(words)
+        if not everything:
+            print_line("Also what is the same: --all.")
+
+
+def print_comparison(comparison: Comparison, everything: bool = False) -> None:
+    """The machines first, then the verdict, then what differs."""
+    print_line(f"{comparison.experiment}, {LAB_TITLES[comparison.a.runs[0].run.lab]}")
+    for part in report.before(comparison, everything):
+        _print(part)
+    print_prose(verdict_of(comparison), style="bold")
+    print_line()
+    for part in report.after(comparison, everything):
+        _print(part)
+
+
+def _print(part: Table | str) -> None:
+    if isinstance(part, str):
+        if part:
+            print_prose(part)
+            print_line()
+    elif part.rows:
+        print_reading_table(part)

@@ -200,6 +200,16 @@ def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labe
     return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
 
 
+def test_a_range_of_pageable_rates_is_that_of_what_changes_them() -> None:
+    caches = [*pageable(8e9, "4k", "cold"), *pageable(15e9, "4k", "warm"), *pageable(7.9e9, "thp", "cold")]
+    finding = bandwidth_findings([*caches, *pageable(15.5e9, "thp", "warm")])["pageable-state"]
+    assert finding.title == "CPU caches change how fast large pageable copies are: 7.90 to 15.5 GB/s (h2d, 16 MiB)"
+    assert "slowest with thp, cold, fastest with thp, warm" in finding.detail
+    both = [*pageable(4e9, "4k", "cold"), *pageable(8e9, "4k", "warm"), *pageable(9e9, "thp", "cold")]
+    finding = bandwidth_findings([*both, *pageable(18e9, "thp", "warm")])["pageable-state"]
+    assert "Pages and CPU caches change how fast large pageable copies are: 4.00 to 18.0 GB/s" in finding.title
+
+
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
     return [one_pass(seconds, **changes) for _ in range(8)]
 
@@ -235,6 +245,14 @@ def test_a_verdict_names_the_direction_that_does_not_overlap_and_no_share_that_c
     assert "Copies to GPU and kernels do not overlap here" in overlap_verdict(passes_of(2.2))
     assert "%" not in overlap_verdict(passes_of(0.9))
     assert overlap_verdict(passes_of(1.03), lab="host").startswith("Host model, no GPU: use pinned memory, ")
+
+
+def test_a_verdict_names_the_first_direction_in_which_each_ingredient_is_known_to_tell() -> None:
+    pageable = {"memory": "pageable", "copy_alone_seconds": 5.3}
+    back = passes_of(1.02, direction="d2h") + passes_of(6.0, direction="d2h", **pageable)
+    noise = [one_pass(seconds, **pageable) for seconds in (1.0, 9.0, 1.0, 9.0) for _ in range(2)]
+    assert ": from GPU 1.02 s" in overlap_verdict(passes_of(1.03) + noise + back)
+    assert ": to GPU 1.03 s" in overlap_verdict(passes_of(1.03) + passes_of(6.0, **pageable) + back)
 
 
 def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:

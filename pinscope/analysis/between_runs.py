@@ -57,11 +57,14 @@ class Difference:
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 
-def differences(cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> list[Difference]:
+def differences(
+    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], false_share: float = FALSE_SHARE
+) -> list[Difference]:
     """Each cell's difference; together they are a family, of which some differ by chance.
 
     Args:
         cells: of each the samples of the first side and of the second, at least one each.
+        false_share: in place of :data:`FALSE_SHARE`.
     """
     if not cells:
         return []
@@ -71,7 +74,7 @@ def differences(cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]) -> l
     known = np.isfinite(errors)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
-    level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)])
+    level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share)
     reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
     return [
         Difference(math.exp(at), math.exp(at - off), math.exp(at + off)) if is_known else _unknown(math.exp(at))
@@ -114,11 +117,11 @@ def at_least_usual(
     return np.maximum(variances, usual), np.where(variances < usual, 2 * freedom, freedom)
 
 
-def _level(chances: Sequence[float]) -> float:
+def _level(chances: Sequence[float], false_share: float) -> float:
     """How unlikely a difference must be to be called one (Benjamini & Hochberg); of none selected that of the first."""
     count = len(chances)
-    selected = [rank for rank, chance in enumerate(sorted(chances), start=1) if chance <= FALSE_SHARE * rank / count]
-    return FALSE_SHARE * max(selected, default=1) / max(count, 1)
+    selected = [rank for rank, chance in enumerate(sorted(chances), start=1) if chance <= false_share * rank / count]
+    return false_share * max(selected, default=1) / max(count, 1)
 
 
 @lru_cache(maxsize=1024)

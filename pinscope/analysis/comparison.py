@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pinscope.analysis.between_runs import LEAST_CELLS, Difference, Sample, differences
+from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
 from pinscope.analysis.cells import NO_LABEL, Label, Value, label_text, labels_of, plain, plain_label, values_of
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -250,8 +250,12 @@ class Comparison:
         return [group for verdict in verdicts if (group := _group(self.firsts, verdict))]
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: Side, b: Side, false_share: float = FALSE_SHARE) -> Comparison:
     """The second side against the first.
+
+    Args:
+        a, b: the sides.
+        false_share: of the cells that are called different, as many are expected to be so by chance.
 
     Raises:
         BadInput: a side without runs, of several experiments, or the host model against a GPU.
@@ -266,7 +270,7 @@ def compare(a: Side, b: Side) -> Comparison:
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
     kinds = dict.fromkeys(type(cell) for side in (a, b) for measured in side.runs for cell in measured.cells)
     tables = [_Table.of(kind, (a, b)) for kind in kinds]
-    compared = [cell for table in tables for cell in table.compared()]
+    compared = [cell for table in tables for cell in table.compared(false_share)]
     first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
         experiment=runs[0].experiment,
@@ -357,7 +361,7 @@ class _Table:
     def of(cls, kind: type, sides: Sequence[Side]) -> _Table:
         labels = labels_of(kind)
         runs = [[[cell for cell in run.cells if type(cell) is kind] for run in side.runs] for side in sides]
-        values = _compared_values(kind, [cell for side in runs for cells in side for cell in cells])
+        values = compared_values(kind, [cell for side in runs for cells in side for cell in cells])
         tables: list[dict[_Key, list[tuple[Any, ...]]]] = [{} for _ in sides]
         texts: dict[_Key, Sequence[str]] = {}
         for table, side in zip(tables, runs, strict=True):
@@ -365,21 +369,21 @@ class _Table:
                 key = tuple(plain_label(mark, getattr(cell, name)) for name, mark in labels.items())
                 if key not in texts:
                     texts[key] = [label_text(mark, getattr(cell, name)) for name, mark in labels.items()]
-                samples = tuple(_sample(cell, name, said) for name, (_, said) in values.items())
+                samples = tuple(sample_of(cell, name, said) for name, (_, said) in values.items())
                 table.setdefault(key, []).append(samples)
         varied = [at for at in range(len(labels)) if len({key[at] for key in texts}) > 1] or range(len(labels))
         names = list(labels)
         words = {key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()}
         return cls(kind, labels, {name: value for name, (value, _) in values.items()}, tables, words)
 
-    def compared(self) -> Iterator[ComparedCell]:
+    def compared(self, false_share: float) -> Iterator[ComparedCell]:
         """Each figure of each cell that both sides have."""
         a, b = self.sides
         shared, told = [key for key in a if key in b], set[_Key]()
         for place, (name, value) in enumerate(self.values.items()):
             both = {key: (_known(a[key], place), _known(b[key], place)) for key in shared}
             measured = {key: samples for key, samples in both.items() if all(samples)}
-            differing = self._differing(measured)
+            differing = self._differing(measured, false_share)
             for key, (first, second) in measured.items():
                 pooled, seen = (_pooled(first), _pooled(second)), differing.get(key)
                 ratio, low, high = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
@@ -400,7 +404,9 @@ class _Table:
                 )
                 told.add(key)
 
-    def _differing(self, measured: Mapping[_Key, tuple[Sequence[Sample], Sequence[Sample]]]) -> dict[_Key, Difference]:
+    def _differing(
+        self, measured: Mapping[_Key, tuple[Sequence[Sample], Sequence[Sample]]], false_share: float
+    ) -> dict[_Key, Difference]:
         """Of what is above 0. Cells that share their first word are a family: its share of false alarms is its own, and
         its cells say what to expect of each other; small families are one."""
         positive = [key for key, sides in measured.items() if all(at > 0 for side in sides for at, _ in side)]
@@ -410,7 +416,7 @@ class _Table:
         return {
             key: difference
             for family in families.values()
-            for key, difference in zip(family, differences([measured[key] for key in family]), strict=True)
+            for key, difference in zip(family, differences([measured[key] for key in family], false_share), strict=True)
         }
 
     def alone(self) -> Iterator[LoneCell]:
@@ -425,7 +431,7 @@ class _Table:
                     yield LoneCell(own is self.sides[0], labels, ", ".join(self.words[key].values()), name, unit, value)
 
 
-def _compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:
+def compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:
     """Name → a value that is compared, and the one that knows its ±: what is measured, and what is counted.
 
     A rate that follows from the first of them stands in its place: the same, as people know it. What else follows from
@@ -442,7 +448,7 @@ def _compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value,
     return chosen
 
 
-def _sample(cell: Any, name: str, measured: str) -> Sample | None:
+def sample_of(cell: Any, name: str, measured: str) -> Sample | None:
     """A figure and how far another run's may be off; ``None`` where the cell has none."""
     value, said = plain(getattr(cell, name)), getattr(cell, measured)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

@@ -60,6 +60,11 @@ class MachineKeys:
         return all(key.key != MACHINE for key in self.different)
 
 
+def key_words(keys: Sequence[MachineKey]) -> str:
+    """``driver 580.1 → 590.2; kernel 6.18 → 6.19``."""
+    return "; ".join(f"{key.title} {key.a} → {key.b}" for key in keys)
+
+
 def machine_keys(a: Sequence[Run], b: Sequence[Run]) -> MachineKeys:
     """What differs between the machines and the software of two sides, and what is the same."""
     sides = [[_flat(run) for run in runs] for runs in (a, b)]

@@ -31,6 +31,7 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "runs": ("runs", "app", "List, show, name, cancel or delete stored runs."),
     "report": ("runs", "report", "Write a report of one or more runs to a file."),
     "compare": ("compare", "compare", "Compare runs: machines, figures with intervals, findings."),
+    "check": ("check", "app", "Write a baseline of this machine, and check against it, as in CI."),
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
     "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),

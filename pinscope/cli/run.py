@@ -151,7 +151,7 @@ def run(
         reconcile(store)
         with workers_for(store, selection.requests) as workers:
             for request, worker in zip(selection.requests, workers, strict=True):
-                ended, rows, run_code = _measure(store, prepare(request, capture_environment()), worker, stop)
+                ended, rows, run_code = measure(store, prepare(request, capture_environment()), worker, stop)
                 document = open_document(ended, rows, with_charts=False)
                 if as_json:
                     documents.append(run_document(document))
@@ -203,7 +203,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _measure(
+def measure(
     store: Store, prepared: ExperimentRun, worker: Worker | None, stop: Stop
 ) -> tuple[Run, Sequence[StoredRow], int]:
     """Have a run measured to its end; the run as it ended, its observations, and the exit code that fits.

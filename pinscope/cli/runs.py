@@ -16,6 +16,7 @@ import typer
 from pinscope.cli.main import AsJson, RunId, RunIds, duration, option, output_option
 from pinscope.cli.outcome import print_run
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
+from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader
 from pinscope.records.labels import LABELS
@@ -148,6 +149,7 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
 
 
 app = typer.Typer(add_completion=False, help="List, show, name, cancel or delete stored runs.", rich_markup_mode=None)
+app.command("trend", short_help="A figure over all runs of a machine: its steps, and what changed there.")(trend)
 
 RUN_LIST_FIELDS = {
     "id",

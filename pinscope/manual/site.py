@@ -32,7 +32,7 @@ from pinscope.units import format_seconds
 
 HOME = "index"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Start": (HOME, "quick-start", "reading-results", "compare", "dashboard", "glossary"),
+    "Start": (HOME, "quick-start", "reading-results", "compare", "check", "dashboard", "glossary"),
     "Watch and plan": (
         "live-view",
         "experiments/timeline",

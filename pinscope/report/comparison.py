@@ -57,7 +57,7 @@ def compare_named(store: Store, names: Sequence[str]) -> Compared:
     """
     if not 2 <= len(names) <= len(ascii_uppercase):
         raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(names)} given)")
-    sides = [_by_kind(ascii_uppercase[number], _measured(store, name)) for number, name in enumerate(names)]
+    sides = [_by_kind(ascii_uppercase[number], measured_runs(store, name)) for number, name in enumerate(names)]
     ids = [measured.run.id for side in sides for of_kind in side.values() for measured in of_kind.runs]
     if twice := [own for own in ids if ids.count(own) > 1]:
         raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
@@ -82,7 +82,7 @@ def _by_kind(name: str, runs: Iterable[Measured]) -> dict[tuple[str, str], Side]
     return {kind: Side(name, of_kind) for kind, of_kind in kinds.items()}
 
 
-def _measured(store: Store, name: str) -> Iterator[Measured]:
+def measured_runs(store: Store, name: str) -> Iterator[Measured]:
     """The runs of a side, one after the other: their rows are let go when their cells are known."""
     parts = [name] if Path(name).exists() else name.split(",")
     for part in filter(None, parts):
@@ -251,12 +251,13 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
     """``{"format", "comparisons", "left_out"}``: values in SI units, named beside them. Later versions may add keys."""
     return {
         "format": FORMAT,
-        "comparisons": [_document(comparison) for comparison in compared.comparisons],
+        "comparisons": [comparison_object(comparison) for comparison in compared.comparisons],
         "left_out": list(compared.left_out),
     }
 
 
-def _document(comparison: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
+    """One comparison of the document."""
     machines = comparison.machines
     first, second = comparison.alone_counts
     return {

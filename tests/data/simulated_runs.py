@@ -33,7 +33,7 @@ class Host:
 
     def __init__(self, seed: int) -> None:
         self._random = random = Random(seed)
-        self._cells = [
+        self.cells = [
             (memory, way, size, self._deviation(memory, way, size, random))
             for memory in KINDS
             for way in ("h2d", "d2h", "bidirectional")
@@ -49,7 +49,7 @@ class Host:
     def run(self, slower: Slower = as_it_is, run: Run | None = None) -> Measured:
         """One more run."""
         cells = []
-        for memory, way, size, deviation in self._cells:
+        for memory, way, size, deviation in self.cells:
             is_pageable = memory == "pageable"
             level = (2e-6 + size / (12e9 if is_pageable else 55e9)) * slower(memory, size)
             level *= math.exp(deviation * self._random.gauss(0, 1))

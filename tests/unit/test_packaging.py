@@ -142,8 +142,9 @@ def test_every_command_in_the_documents_exists_with_its_options(name: str) -> No
             if word.startswith("-"):
                 options = {option for parameter in command.params for option in parameter.opts}
                 assert word.split("=")[0] in options | {"--help"}, " ".join(words)
-            elif word in getattr(command, "commands", {}):
-                command = command.commands[word]  # type: ignore[attr-defined]
+            elif hasattr(command, "commands"):  # check FILE is check against FILE
+                name = word if word in command.commands else "against"
+                command = command.commands[name]
         assert not hasattr(command, "commands") or "--help" in words or "--version" in words, " ".join(words)
 
 

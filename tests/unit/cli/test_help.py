@@ -37,7 +37,7 @@ def test_every_option_is_explained_in_sentences(name: str) -> None:
     [
         ("pinscope r", {"run", "runs", "report", "record"}),
         ("pinscope run ba", {"bandwidth"}),
-        ("pinscope runs ", {"list", "show", "edit", "cancel", "delete"}),
+        ("pinscope runs ", {"list", "show", "edit", "cancel", "delete", "trend"}),
         ("pinscope runs list --status ca", {"cancelled"}),
         ("pinscope live --o", {"--once"}),
     ],

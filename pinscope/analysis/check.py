@@ -1,0 +1,242 @@
+"""Whether runs are worse than a baseline: which cells fell out, and which of them still do when measured again.
+
+A gate asks more than a comparison. What falls out, as a comparison tells it, is measured again, and blamed where the
+new runs alone are worse by more than the tolerance too, and all runs together leave less to chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, stdev
+from typing import Any
+
+from pinscope.analysis.baseline import KeptRuns, sides
+from pinscope.analysis.between_runs import FALSE_SHARE as COMPARED_SHARE
+from pinscope.analysis.between_runs import students
+from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, compare
+from pinscope.errors import BadInput
+from pinscope.text import quoted
+from pinscope.units import format_value
+
+SUSPECT_SHARE = COMPARED_SHARE
+"""Of what is measured again, as many are expected to have fallen out by chance."""
+FALSE_SHARE = 0.01
+"""Of what is blamed."""
+TOLERANCE = 0.05
+"""A figure that is worse by less (relative) is no regression, unless somebody says otherwise: runs of one hour do not
+show what a machine differs by from day to day."""
+LEAST_LINE = 0.01
+"""Of the time of a whole program: a line of it that costs less more is no regression."""
+POWER = 0.9
+"""In so many checks a change is to be told by as many runs as :func:`runs_needed` says."""
+MOST_RUNS = 1000
+_Key = tuple[Any, ...]
+Only = Mapping[str, Collection[str]]
+"""Name of a label, or ``figure`` → what it may be, as :func:`parse_only` reads it."""
+
+
+@dataclass(frozen=True)
+class Regression:
+    """What is worse.
+
+    Attributes:
+        cell: as it was compared; ``None`` of a line that the baseline does not have.
+        where: the cell in words.
+        what: both figures, and how far they differ.
+    """
+
+    cell: ComparedCell | None
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Runs of one experiment, held against a baseline.
+
+    Attributes:
+        comparison: the baseline and all runs.
+        cells: those that were asked for, the first figure of each.
+        regressions: what is worse, what costs most first.
+        once: how many cells fell out at first, and not again.
+    """
+
+    comparison: Comparison
+    cells: Sequence[ComparedCell]
+    regressions: Sequence[Regression]
+    once: int
+
+
+def suspects(
+    kept: KeptRuns, runs: Sequence[Measured], tolerance: float = TOLERANCE, only: Only | None = None
+) -> dict[_Key, Any]:
+    """Which cell and figure of these runs fell out, by what makes it that: worth to be measured again, not yet blamed.
+
+    Raises:
+        BadInput: nothing of them is in the baseline.
+    """
+    return _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
+
+
+def check(
+    kept: KeptRuns,
+    first: Sequence[Measured],
+    again: Sequence[Measured] = (),
+    tolerance: float = TOLERANCE,
+    only: Only | None = None,
+) -> Checked:
+    """Hold runs against a baseline.
+
+    Args:
+        kept: the baseline.
+        first: the runs.
+        again: those that were made because something fell out. Blamed is what fell out, is worse by the tolerance in
+            these alone too, and is told from chance in all of them together.
+        tolerance: a difference that is no regression, relative.
+        only: the cells that count.
+
+    Raises:
+        BadInput: nothing of them is in the baseline, or ``only`` leaves nothing.
+    """
+    fallen = suspects(kept, first, tolerance, only)
+    compared = _compared(kept, [*first, *again], FALSE_SHARE)
+    alone = dict(_each(_compared(kept, again, FALSE_SHARE))) if again else {}
+    blamed = [
+        worse
+        for key, worse in _fallen(compared, tolerance, only).items()
+        if key in fallen and (not again or _is_worse(alone.get(key), tolerance))
+    ]
+    return Checked(
+        comparison=compared,
+        cells=_chosen(compared, only),
+        regressions=[_regression(worse) for worse in blamed],
+        once=len(fallen) - len(blamed),
+    )
+
+
+def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
+    return compare(*sides(kept, runs), false_share)
+
+
+def _is_worse(item: ComparedCell | LoneCell | None, tolerance: float) -> bool:
+    """Whether a figure is worse by more than the tolerance, chance or not; a line that is new is."""
+    if not isinstance(item, ComparedCell):
+        return item is not None
+    return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
+
+
+def _each(compared: Comparison) -> Iterator[tuple[_Key, ComparedCell | LoneCell]]:
+    for cell in compared.cells:
+        yield (cell.kind, cell.figure, *cell.labels.values()), cell
+    for lone in compared.alone:
+        yield ("", lone.figure, *lone.labels.values()), lone
+
+
+def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, ComparedCell | LoneCell]:
+    """What is worse by more than the tolerance; of a cell whose first figure is, that alone."""
+    shown = {id(cell) for cell in compared.shown if cell.verdict == "worse"}
+    whole = next((cell.a.value for cell in compared.firsts if not cell.labels and cell.value.unit == "seconds"), None)
+    least = LEAST_LINE * whole if whole else 0.0
+
+    def has_fallen(item: ComparedCell | LoneCell) -> bool:
+        if isinstance(item, LoneCell):
+            return bool(whole) and not item.first and item.unit == "seconds" and item.value > least
+        if id(item) not in shown or not _is_chosen(item, only):
+            return False
+        is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
+        return is_worth and _is_worse(item, tolerance)
+
+    return {key: item for key, item in _each(compared) if has_fallen(item)}
+
+
+def _regression(worse: ComparedCell | LoneCell) -> Regression:
+    if isinstance(worse, LoneCell):
+        return Regression(None, worse.words, f"new, costs {format_value(worse.value, worse.unit)}")
+    figure = "" if worse.is_first else f"{worse.value.title} "
+    a, b = (format_value(side.value, worse.value.unit) for side in (worse.a, worse.b))
+    change = f" ({worse.interval_words})" if worse.interval_words else ""
+    return Regression(worse, worse.words or "all", f"{figure}{b} instead of {a}{change}")
+
+
+# Which cells
+
+
+def parse_only(texts: Sequence[str]) -> dict[str, set[str]]:
+    """``memory=pinned,mapped`` as name → what it may be; blanks and case make no difference.
+
+    Raises:
+        BadInput: it has no ``=``.
+    """
+    only: dict[str, set[str]] = {}
+    for text in texts:
+        name, separator, values = text.partition("=")
+        if not (separator and name.strip() and values.strip()):
+            raise BadInput(f"--only takes LABEL=VALUE, such as memory=pinned or bytes=1MiB; not {quoted(text)}")
+        only.setdefault(name.strip(), set()).update(map(_bare, values.split(",")))
+    return only
+
+
+def _bare(text: Any) -> str:
+    return "".join(str(text).split()).casefold()
+
+
+def _is_chosen(cell: ComparedCell, only: Only | None) -> bool:
+    """Whether a cell has the labels that are asked for; labels that it does not know keep none out."""
+    known: dict[str, set[str]] = {
+        name: {_bare(label), _bare(cell.texts.get(name, "")), _bare(format_value(label, cell.marks[name].unit))}
+        for name, label in cell.labels.items()
+    }
+    known["figure"] = {_bare(cell.figure), _bare(cell.value.title)}
+    return all(known.get(name, set()) & set(values) for name, values in (only or {}).items())
+
+
+def lacking(kept: KeptRuns, only: Only) -> list[str]:
+    """Names of ``only`` that no cell of the baseline has."""
+    names = {name for cell in kept.cells for name in cell.labels} | {"figure"}
+    return sorted(set(only) - names)
+
+
+def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
+    chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
+    if not chosen:
+        raise BadInput(f"--only leaves no cell of {compared.experiment}")
+    told: dict[_Key, ComparedCell] = {}
+    for cell in sorted(chosen, key=lambda cell: not cell.is_first):
+        told.setdefault((cell.kind, *cell.labels.values()), cell)
+    return list(told.values())
+
+
+# How many runs
+
+
+def deviation(kept: KeptRuns) -> float | None:
+    """By how much the runs of a baseline differ: of timed figures the median standard deviation, relative; ``None`` of
+    one run."""
+    samples = [
+        [math.log(sample[0]) for sample in figure.runs if sample and sample[0] > 0]
+        for cell in kept.cells
+        for figure in cell.figures.values()
+        if figure.unit not in COUNTED
+    ]
+    known = [stdev(logs) for logs in samples if len(logs) > 1]
+    return median(known) if known else None
+
+
+def runs_needed(spread: float, change: float) -> int | None:
+    """Runs a side, at least 2, with which a check tells a change in :data:`POWER` of all cases; ``None``: too many.
+
+    Of n runs a side with a standard deviation s between runs, a change d (of logarithms) is told where
+    d ≥ (t(α, 2n - 2) + t(2 (1 - power), 2n - 2)) · s · √(2/n), with Student's two-sided quantiles t.
+
+    Args:
+        spread: standard deviation between runs, relative.
+        change: that is to be told, relative.
+    """
+    for count in range(2, MOST_RUNS):
+        freedom = 2 * count - 2
+        quantiles = students(FALSE_SHARE, freedom) + students(2 * (1 - POWER), freedom)
+        if quantiles * spread * math.sqrt(2 / count) <= math.log1p(change):
+            return count
+    return None

@@ -1,0 +1,208 @@
+"""A figure over the runs of a machine: where it steps, by how much, and what changed in the machine there.
+
+A step is told from chance by a permutation test: the greatest of Student's t between the runs before and after each
+place is compared with what it is when the same values come in any other order (Good, *Permutation, Parametric and
+Bootstrap Tests of Hypotheses*, 2005). So a series without a step has one named with :data:`CHANCE` at most, whatever
+its values are distributed like, as long as equal runs hang together no more than by chance. It is done with the values
+(their logarithms) and with their ranks, among which one run that is far off hides no step. A step found, both parts are
+searched likewise (binary segmentation); where the whole has none, so are parts of it, for a step and back hides there
+(seeded binary segmentation: Kovács et al., Biometrika 110, 2023). The whole and its parts, values and ranks have half
+of the chance each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
+from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
+from pinscope.units import format_change, format_value
+
+CHANCE = 0.02
+"""That a series of equal runs has a step named."""
+ORDERS = 1999
+"""Other orders in which the values are looked at."""
+LEAST_PART = 3
+"""Runs before and after a step, at least."""
+LEAST_RUNS = 9
+"""Fewer, in any order, are not rare enough to tell a step from chance: of 8 runs 4 and 4 lie so apart by chance in 2 of
+70 orders."""
+SEED = 20261127
+"""Of these orders: the same runs give the same answer."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run and its figure; ``value`` in the unit of the figure."""
+
+    run: Run
+    value: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A place where a figure steps.
+
+    Attributes:
+        place: of the first run after it.
+        run: that run.
+        before, after: medians of the runs between this step and its neighbours.
+        changed: what differs between the run before it and the run after it: machine and software, then parameters.
+    """
+
+    place: int
+    run: Run
+    before: float
+    after: float
+    changed: Sequence[MachineKey]
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before; ``None`` where that says nothing."""
+        return self.after / self.before if self.before > 0 and self.after > 0 else None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A figure over runs that are alike but for their time and what changed in the machine, the oldest first."""
+
+    experiment: str
+    figure: Quantity
+    points: Sequence[Point]
+    steps: Sequence[Step]
+
+
+def trend(figure: Quantity, points: Sequence[Point]) -> Trend:
+    """The steps of a figure.
+
+    Args:
+        figure: which it is.
+        points: at least one, in any order.
+    """
+    ordered = sorted(points, key=lambda point: (point.run.created_at, point.run.id))
+    values = [point.value for point in ordered]
+    places = steps(values)
+    parts = [median(values[begin:end]) for begin, end in zip([0, *places], [*places, len(values)], strict=True)]
+    return Trend(
+        experiment=ordered[0].run.experiment,
+        figure=figure,
+        points=ordered,
+        steps=[
+            Step(
+                place,
+                ordered[place].run,
+                parts[number],
+                parts[number + 1],
+                machine_keys([ordered[place - 1].run], [ordered[place].run]).different,
+            )
+            for number, place in enumerate(places)
+        ],
+    )
+
+
+def steps(values: Sequence[float]) -> list[int]:
+    """Places of the first value after each step, ascending."""
+    raw = np.asarray(values, dtype=float)
+    logs = np.log(raw) if (raw > 0).all() else raw
+    return sorted(_steps(logs, 0, CHANCE))
+
+
+def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[int]:
+    place = _step(values, chance / 2)
+    if place is None:
+        count = len(values)
+        windows = [
+            (start, start + length)
+            for length in (int(count / math.sqrt(2)), count // 2)
+            for start in (0, (count - length) // 2, count - length)
+        ]
+        found = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
+        place = next((start + inside for start, inside in found if inside is not None), None)
+    if place is None:
+        return
+    yield begin + place
+    yield from _steps(values[:place], begin, chance / 2)
+    yield from _steps(values[place:], begin + place, chance / 2)
+
+
+def _step(values: NDArray[np.float64], most: float) -> int | None:
+    """The likeliest place of a step, where chance makes as much of one at most so often: of values, or of ranks."""
+    if len(values) < LEAST_RUNS or np.ptp(values) == 0:
+        return None
+    ranks = (np.searchsorted(np.sort(values), values) + np.searchsorted(np.sort(values), values, "right")) / 2
+    for series in (values, ranks):
+        orders = np.random.default_rng(SEED).permuted(np.tile(series, (ORDERS, 1)), axis=1)
+        apart = _apart(series[None, :])[0]
+        as_far = int((_apart(orders).max(axis=1) >= apart.max() * (1 - 1e-9)).sum())
+        if (1 + as_far) / (ORDERS + 1) <= most / 2:
+            return int(apart.argmax()) + LEAST_PART
+    return None
+
+
+def _apart(series: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each series |t| between the values before and after each place."""
+    count = series.shape[1]
+    centred = series - series.mean(axis=1, keepdims=True)
+    before = np.arange(LEAST_PART, count - LEAST_PART + 1)
+    sums = np.cumsum(centred, axis=1)[:, before - 1]
+    between = sums**2 * count / (before * (count - before))
+    within = np.maximum((centred**2).sum(axis=1, keepdims=True) - between, 1e-12 * (1 + between))
+    return np.asarray(np.sqrt(between * (count - 2) / within))
+
+
+# Which runs are alike
+
+
+def series_key(run: Run) -> tuple[Any, ...]:
+    """What runs of a series have in common: machine, lab, GPU by its number, and parameters; of a trace the program."""
+    if isinstance(run, ExperimentRun):
+        same: Any = (run.device, run.params)
+    else:
+        same = run.params.get("program") if isinstance(run, TraceRun) else None
+    return run.experiment, run.lab, run.environment.machine_id, same
+
+
+# In words
+
+
+def step_words(step: Step, unit: str) -> str:
+    """``-18 % since run 20261120-… (2026-11-20): 55.0 GB/s → 45.1 GB/s; changed there: driver 580 → 590``."""
+    change = f"{format_change(step.ratio)} " if step.ratio else ""
+    values = f"{format_value(step.before, unit)} → {format_value(step.after, unit)}"
+    keys = key_words(step.changed)
+    changed = f"changed there: {keys}" if keys else "nothing that was recorded of the machine changed there"
+    return f"{change}from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
+
+
+def verdict(found: Trend) -> str:
+    """One sentence."""
+    count, name = len(found.points), found.figure.name
+    if found.steps:
+        return f"{name}: {step_words(found.steps[-1], found.figure.unit)}."
+    if count < LEAST_RUNS:
+        return f"{name}: no step can be told from chance in fewer than {LEAST_RUNS} runs; there are {count}."
+    values = [point.value for point in found.points]
+    middle = median(values)
+    far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""
+    return f"{name}: no step in {count} runs; {format_value(middle, found.figure.unit)}{far}."
+
+
+def heights(found: Trend) -> list[float]:
+    """From 1, the least value, to 8, the greatest: for a small chart of letters."""
+    values = [point.value for point in found.points]
+    low, high = min(values), max(values)
+    return [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
+
+
+def known_value(figure: Quantity | None) -> float | None:
+    """Its value as a number; ``None`` where it has none."""
+    if figure is None or isinstance(figure.value, str | bool | None) or not math.isfinite(figure.value):
+        return None
+    return float(figure.value)

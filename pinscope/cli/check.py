@@ -1,0 +1,275 @@
+"""The commands ``check write`` and ``check against``: a baseline of this machine, and whether it is still as good."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
+from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, parse_only, runs_needed, suspects
+from pinscope.analysis.comparison import Measured, change_words
+from pinscope.analysis.machine_keys import key_words, machine_keys
+from pinscope.analysis.read_rows import grouped
+from pinscope.cli.main import AsJson, option, output_option
+from pinscope.cli.run import experiment_names, measure, parse_settings
+from pinscope.cli.runs import store_to_read
+from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
+from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
+from pinscope.experiments.registry import measured_run, verdict_of
+from pinscope.probes.environment import capture_environment
+from pinscope.records.run import ExperimentRun, LabKind
+from pinscope.report.baseline import (
+    check_document,
+    check_suffix,
+    read_baseline,
+    regression_line,
+    write_baseline,
+    write_result,
+)
+from pinscope.report.comparison import measured_runs
+from pinscope.runner.jobs import Request, prepare
+from pinscope.runner.tracing import trace_program
+from pinscope.store.new_file import check_new
+from pinscope.store.store import Store
+from pinscope.text import quoted
+from pinscope.tracing.spool import Scope
+from pinscope.units import parse_share
+
+BASELINE_RUNS = 8
+"""Of which a baseline is made."""
+CHECK_RUNS = 2
+"""That are held against it: with these, twice what the runs of a baseline lie apart is not missed."""
+GATE = 0.02
+"""The change of which a written baseline says how many runs it takes to see."""
+
+
+class _Check(TyperGroup):
+    """``check FILE`` is ``check against FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The name of the command, where the first word is none."""
+        is_named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if is_named else ["against", *args])
+
+
+app = typer.Typer(
+    cls=_Check,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Write a baseline of this machine, and check against it: pinscope check FILE.",
+)
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
+Runs = Annotated[
+    list[str] | None,
+    option(
+        "ID",
+        "Take this stored run, this bundle or this folder of bundles, or several by comma, in place of new runs; may "
+        "be repeated.",
+        "--runs",
+    ),
+]
+Trace = Annotated[
+    str | None, option("COMMAND", "Trace this Python program, such as --trace 'train.py --steps 20'.", "--trace")
+]
+
+
+@app.command("write", short_help="Make a baseline from several runs on this machine.")
+def write(
+    file: File,
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT]...",
+            help="The experiments to run; none with --runs or --trace.",
+            show_default=False,
+            autocompletion=experiment_names,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many runs of each.")] = BASELINE_RUNS,
+    runs: Runs = None,
+    trace: Trace = None,
+    lab: Annotated[LabKind | None, option("cuda|host", "Where to run; as of pinscope run.")] = None,
+    device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats.")] = False,
+    settings: Annotated[
+        list[str] | None, option("KEY=VALUE", "Change a parameter of the experiments; may be repeated.", "--set")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a baseline from several runs on this machine: of each figure the median and how far the runs lie apart.
+
+    Keep the file beside your code. It has the environment, a line a cell, and the parameters for the runs to come."""
+    check_new(file)
+    if not (experiments or runs or trace):
+        raise BadInput("name experiments to run, or give --runs or --trace")
+    requests = [Request(name, lab, device, quick, parse_settings(settings or ())) for name in experiments or ()]
+    with store_to_read() as store:
+        measured = list(_all(store, runs, requests, trace, count))
+    baseline = baseline_of(measured)
+    write_baseline(file, baseline)
+    spreads = [(kept, deviation(kept)) for kept in baseline.experiments]
+    if as_json:
+        print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
+        return
+    for kept, spread in spreads:
+        print_prose(f"{kept.run.experiment}: {len(kept.runs)} runs, {len(kept.cells)} cells{_needed(spread)}.")
+    print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}")
+
+
+def _needed(spread: float | None) -> str:
+    if spread is None:
+        return ""
+    needed = runs_needed(spread, GATE)
+    how = f"{needed} runs a side" if needed else "more runs than make sense"
+    return f"; runs differ by {change_words(spread)} (median standard deviation): a gate of 2 % needs {how}"
+
+
+@app.command("against", short_help="Run again, or take runs, and say what is worse; check FILE is the same.")
+def against(
+    file: File,
+    runs: Runs = None,
+    trace: Trace = None,
+    count: Annotated[
+        int,
+        typer.Option("--count", min=1, metavar="N", help="How many runs, and how many more where something fell out."),
+    ] = CHECK_RUNS,
+    tolerance: Annotated[
+        str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")
+    ] = f"{TOLERANCE:.0%}",
+    only: Annotated[
+        list[str] | None,
+        option(
+            "LABEL=VALUE",
+            "Only cells with this label, or one of several by comma, such as memory=pinned or bytes=1MiB; "
+            "figure=issue_seconds: only this figure; may be repeated.",
+            "--only",
+        ),
+    ] = None,
+    other_machine: Annotated[
+        bool, typer.Option("--other-machine", help="Check though the baseline is of another machine.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        output_option("Also write the result to this file, which must not exist yet: .xml (JUnit) or .json."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check this machine against a baseline: run what it has again, and say what is worse.
+
+    What falls out is measured once more before it is blamed. Exit code 0: nothing is worse; 1: something is, a line
+    each; 3: the baseline is of another machine, and --other-machine was not given."""
+    baseline = read_baseline(file)
+    limit, wanted = parse_share(tolerance), parse_only(only or ())
+    if output is not None:
+        check_suffix(output)
+        check_new(output)
+    with store_to_read() as store:
+        taken = grouped(_taken(store, runs), lambda one: subject(one.run))
+        checked = []
+        for kept in baseline.experiments:
+            if names := lacking(kept, wanted):
+                complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
+                continue
+            new = None if runs else lambda kept=kept: list(_again(store, kept, trace, count, other_machine))
+            first = new() if new else taken.get(kept.subject, [])
+            if not first:
+                complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
+                continue
+            _refuse_another_machine(kept, first, other_machine)
+            again = []
+            if new and (fallen := suspects(kept, first, limit, wanted)):
+                complain(f"{len(fallen)} fell out: measured once more before they are blamed")
+                again = new()
+            checked.append(check(kept, first, again, limit, wanted))
+    if not checked:
+        raise BadInput(f"nothing was checked of what {file} has")
+    if output is not None:
+        write_result(output, checked)
+    if as_json:
+        print_json(check_document(checked))
+    else:
+        _print(checked)
+    return 1 if any(one.regressions for one in checked) else 0
+
+
+def _print(checked: Sequence[Checked]) -> None:
+    for one in checked:
+        experiment, keys = one.comparison.experiment, one.comparison.machines.different
+        if keys:
+            print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
+        for regression in one.regressions:
+            print_line(regression_line(experiment, regression))
+        cells = f"{len(one.cells):,} cell{'' if len(one.cells) == 1 else 's'}"
+        once = f", {one.once} fell out once and not again" if one.once else ""
+        if one.regressions:
+            count = len(one.regressions)
+            print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
+        else:
+            print_prose(f"{experiment}: no regression in {cells}{once}. {verdict_of(one.comparison)}")
+
+
+def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:
+    machines = machine_keys([kept.run], [measured.run for measured in runs])
+    if not (is_allowed or machines.is_one_machine):
+        changed = key_words(machines.different)
+        raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
+
+
+def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
+    return [measured for name in runs or () for measured in measured_runs(store, name)]
+
+
+def _all(
+    store: Store, runs: Sequence[str] | None, requests: Sequence[Request], trace: str | None, count: int
+) -> Iterator[Measured]:
+    """For a baseline: the runs that are there, and the new ones."""
+    yield from _taken(store, runs)
+    for request in requests:
+        yield from _run(store, request, count)
+    if trace:
+        yield from _trace(store, trace, count)
+
+
+def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> Iterator[Measured]:
+    """Runs of what the baseline has, with its parameters; none of a program that nobody named."""
+    run = kept.run
+    if isinstance(run, ExperimentRun):
+        request = Request(run.experiment, run.lab, run.device, run.quick, run.params)
+        here = prepare(request, capture_environment())
+        _refuse_another_machine(kept, [Measured(here, ())], other_machine)
+        yield from _run(store, request, count)
+    elif trace and kept.subject[0] == "trace":
+        yield from _trace(store, trace, count)
+
+
+def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
+    """So many runs, one after the other.
+
+    Raises:
+        MeasurementFailed: one did not end by itself.
+        Cancelled: somebody stopped it.
+    """
+    with Stop() as stop:
+        for _ in range(count):
+            run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
+            if code == Cancelled.exit_code or stop.asked:
+                raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
+            if code:
+                raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
+            yield measured_run(run, rows)
+
+
+def _trace(store: Store, command: str, count: int) -> Iterator[Measured]:
+    """So many traces of a program; errors as of :func:`_run`."""
+    for _ in range(count):
+        traced = trace_program(store, shlex.split(command), capture_environment(), Scope())
+        if traced.exit_code or traced.run.error:
+            raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
+        if traced.saved is not None:
+            raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
+        yield measured_run(traced.run, traced.rows)

@@ -1,0 +1,70 @@
+"""The command ``runs trend``: a figure over the stored runs of a machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pinscope.analysis.trend import heights, step_words, verdict
+from pinscope.cli.main import AsJson, option
+from pinscope.cli.terminal import complain, print_json, print_line, print_prose, terminal_columns
+from pinscope.records.run import LAB_TITLES
+from pinscope.report.trend import trend_document, trend_of
+from pinscope.store.store import Store
+from pinscope.units import format_heights, format_value
+
+UNKNOWN_COLUMNS = 78
+"""Runs in the small chart where nobody says how wide it may be; the newest ones."""
+
+
+def trend(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Whose runs.", show_default=False)],
+    figure: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FIGURE]",
+            help="Key of a figure of the headline, such as pinned.h2d.rate; without it the first.",
+            show_default=False,
+        ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        option(
+            "ID",
+            "Runs with the machine, the lab and the parameters of this one. Default: of the newest, on this machine if "
+            "it has runs.",
+            "--like",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a figure over all stored runs of a machine: where it steps, and what changed in the machine there.
+
+    A step is named where it cannot be chance; that takes 9 runs at least."""
+    with Store() as store:
+        found = trend_of(store, experiment, figure, like)
+    if as_json:
+        print_json(trend_document(found))
+        return
+    shown = found.trend
+    first, last = shown.points[0].run, shown.points[-1].run
+    days = f"{first.created_at:%Y-%m-%d} to {last.created_at:%Y-%m-%d}"
+    print_line(f"{shown.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
+    columns = terminal_columns() or UNKNOWN_COLUMNS
+    print_line(format_heights(heights(shown)[-columns:]))
+    marks = ["▲" if place in {step.place for step in shown.steps} else " " for place in range(len(shown.points))]
+    if shown.steps:
+        print_line("".join(marks[-columns:]).rstrip())
+    values = [point.value for point in shown.points]
+    low, high = (format_value(value, shown.figure.unit) for value in (min(values), max(values)))
+    print_line(f"{len(values)} run{'' if len(values) == 1 else 's'}, {low} to {high}")
+    if shown.steps:
+        for step in shown.steps:
+            print_prose(f"▲ {step_words(step, shown.figure.unit)}", hanging="  ")
+    else:
+        print_prose(verdict(shown))
+    if found.others:
+        complain(f"{found.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
+    if found.without:
+        complain(f"{len(found.without)} runs have no such figure: {', '.join(found.without[:3])}")

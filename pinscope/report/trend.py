@@ -1,0 +1,111 @@
+"""A figure over stored runs: which runs are one series, their figures, and the answer as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pinscope.analysis.trend import Point, Trend, known_value, series_key, trend, verdict
+from pinscope.errors import BadInput
+from pinscope.experiments.registry import find_reader, read_run
+from pinscope.probes.environment import machine_id
+from pinscope.records.run import Quantity, Run
+from pinscope.store.store import Store
+from pinscope.text import quoted
+
+FORMAT = 1
+"""Version of the document; additive changes keep it."""
+
+
+@dataclass(frozen=True)
+class TrendOfRuns:
+    """A trend, and what is not in it.
+
+    Attributes:
+        trend: the figure over the series.
+        keys: all figures that its runs have.
+        others: finished runs of the experiment that are of another series: machine, lab or parameters.
+        without: ids of runs of the series that have no such figure.
+    """
+
+    trend: Trend
+    keys: Sequence[str]
+    others: int
+    without: Sequence[str]
+
+
+def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> TrendOfRuns:
+    """A figure over all finished runs that are like one.
+
+    Args:
+        store: has the runs.
+        experiment: of all of them.
+        figure: key of the figure in the headline; without it the first.
+        like: run whose machine, lab and parameters the others have; without it the newest, on this machine if any.
+
+    Raises:
+        UnknownName: no such experiment or run.
+        BadInput: no finished run, or none with that figure.
+    """
+    find_reader(experiment)
+    runs = [run for run in store.each_run(experiment=experiment, status="done") if not run.recording or like]
+    here = [run for run in runs if run.environment.machine_id == machine_id()]
+    model = store.run(like) if like else next(iter(here or runs), None)
+    if model is None:
+        raise BadInput(f"no finished run of {experiment}; make one: pinscope run {experiment}")
+    series = [run for run in runs if series_key(run) == series_key(model)]
+    if not series:
+        raise BadInput(f"run {model.id} is no finished run of {experiment}")
+    headlines = {run.id: _headline(store, run, figure) for run in series}
+    figures = {
+        run_id: next((own for own in headline if figure in (None, own.key)), None)
+        for run_id, headline in headlines.items()
+    }
+    points = [Point(run, value) for run in series if (value := known_value(figures[run.id])) is not None]
+    keys = list(dict.fromkeys(own.key for headline in headlines.values() for own in headline if own.key))
+    newest = next((figures[run.id] for run in series if known_value(figures[run.id]) is not None), None)
+    if newest is None:
+        raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")
+    without = [run.id for run in series if known_value(figures[run.id]) is None]
+    return TrendOfRuns(trend(newest, points), keys, len(runs) - len(series), without)
+
+
+def _headline(store: Store, run: Run, key: str | None) -> Sequence[Quantity]:
+    """The first figure, which is stored with the run, where that is the one; else what is read of its rows."""
+    if run.figure is not None and key in (None, run.figure.key):
+        return (run.figure,)
+    return read_run(run, store.observations(run.id)).headline
+
+
+def trend_document(found: TrendOfRuns) -> dict[str, Any]:
+    """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys."""
+    shown = found.trend
+    first = shown.points[0].run
+    return {
+        "format": FORMAT,
+        "experiment": shown.experiment,
+        "figure": shown.figure.key,
+        "name": shown.figure.name,
+        "unit": shown.figure.unit,
+        "lab": first.lab,
+        "host": first.environment.host,
+        "verdict": verdict(shown),
+        "runs": [
+            {"id": point.run.id, "created_at": point.run.created_at.isoformat(), "value": point.value}
+            for point in shown.points
+        ],
+        "steps": [
+            {
+                "run": step.run.id,
+                "place": step.place,
+                "before": step.before,
+                "after": step.after,
+                "ratio": step.ratio,
+                "changed": [asdict(key) for key in step.changed],
+            }
+            for step in shown.steps
+        ],
+        "other_runs": found.others,
+        "without_figure": list(found.without),
+    }

@@ -76,9 +76,10 @@ def _side(store: Store, side: str, known: Mapping[str, Run], others: Sequence[Ru
     ids = [run.id for run in linked]
     if key not in st.session_state or st.session_state.get(f"{key}-link") != link:
         st.session_state[key] = ids
-    kinds = {(run.experiment, run.lab) for run in others}
-    runs = {run.id: run for run in known.values() if run not in others and kinds <= {(run.experiment, run.lab)}}
-    runs |= {run.id: run for run in linked} | {name: known[name] for name in st.session_state[key] if name in known}
+    kinds, taken = {(run.experiment, run.lab) for run in others}, {run.id for run in others}
+    fitting = (run for run in known.values() if run.id not in taken and kinds <= {(run.experiment, run.lab)})
+    still = (known[name] for name in st.session_state[key] if name in known)
+    runs = {run.id: run for run in (*fitting, *linked, *still)}
     picked = st.multiselect(
         f"Side {side.upper()}",
         list(runs),

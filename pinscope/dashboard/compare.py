@@ -14,7 +14,7 @@ from pinscope.dashboard.pages import COMPARE
 from pinscope.dashboard.widgets import Colour, chart_view, experiment_title, heading, plain, prose, utc, verdict_line
 from pinscope.errors import UnknownName
 from pinscope.experiments.registry import verdict_of
-from pinscope.records.run import LAB_TITLES, Run, Table
+from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report import comparison as report
 from pinscope.report.comparison import Compared
 from pinscope.report.facts import called
@@ -40,13 +40,13 @@ def show() -> None:
     if missing:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
-    actions = st.container(horizontal=True)
-    everything = st.toggle("Show also what is the same", key="all", bind="query-params")
+    actions = st.container(horizontal=True, vertical_alignment="center")
     compared = state.compared(store, tuple(map(tuple, chosen.values())))
     with actions:
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(chosen["b"], chosen["a"]))
         with st.popover("Download", icon=":material/download:"):
             _downloads(compared)
+        everything = st.toggle("Show also what is the same", key="all", bind="query-params")
     for number, comparison in enumerate(compared.comparisons):
         _comparison(comparison, everything, f"compared-{number}")
     for words in compared.left_out:
@@ -125,7 +125,7 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
     """The verdict, the figures that are read first, the charts beside what differs in the machines, then the cells."""
     st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.a.runs[0].run.lab]}")
     verdict_line(verdict_of(comparison))
-    widgets.cards(report.foremost(comparison), partial(_card, comparison), width=240)
+    widgets.cards(report.foremost(comparison), partial(_card, comparison), columns=4, width=240)
     charts = draw(comparison)
     left, right = st.columns([3, 2]) if charts else (None, st.container())
     if left:
@@ -133,8 +133,17 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
             for chart in charts:
                 chart_view(chart, key=f"{key}-{chart.key}")
     with right:
-        _parts([*report.before(comparison, everything)], f"{key}-before")
-    _parts([*report.after(comparison, everything)], f"{key}-after")
+        for part in report.before(comparison, everything):
+            if isinstance(part, str):
+                st.caption(prose(part))
+            elif part.rows:
+                st.markdown(f"**{plain(part.title)}**")
+                widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in part.rows])
+    for number, part in enumerate(report.after(comparison, everything)):
+        if isinstance(part, str):
+            st.caption(prose(part))
+        elif part.rows:
+            widgets.table_list([part], f"{key}-{number}")
 
 
 def _card(comparison: Comparison, cell: ComparedCell) -> None:
@@ -145,14 +154,6 @@ def _card(comparison: Comparison, cell: ComparedCell) -> None:
     st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}]")
     if cell.interval_words:
         st.caption(prose(cell.interval_words))
-
-
-def _parts(parts: Sequence[Table | str], key: str) -> None:
-    for number, part in enumerate(parts):
-        if isinstance(part, str):
-            st.caption(prose(part))
-        elif part.rows:
-            widgets.table_list([part], f"{key}-{number}")
 
 
 if __name__ == "__main__":

@@ -213,14 +213,14 @@ def _line(store: Store, run: Run, *places: DeltaGenerator, tick: Callable[[Run],
     if tick:
         with start:
             tick(run)
-    with name:
+    with name, st.container(gap="xsmall"):
         run_link(run)
         if words := called(run):
             st.markdown(plain(words))
     said.markdown(prose(run.verdict or run.error or ""))
     if run.figure:
         figure.markdown(f"**{prose(quantity_text(run.figure))}**  \n{prose(run.figure.name)}")
-    with measured:
+    with measured, st.container(gap="xsmall"):
         badges(run)
         host, run_id = plain(run.environment.host), plain(run.id)
         st.caption(f"{utc(run.created_at)} · {run.observations:,} observations · {host} · {run_id}")

@@ -230,7 +230,8 @@ def _line(store: Store, run: Run, *places: DeltaGenerator, tick: Callable[[Run],
 
 def edit_button(store: Store, run: Run, key: str) -> None:
     """A button that asks what its user calls a run; recordings have their names."""
-    if not run.recording and st.button("Edit", icon=":material/edit:", key=key, help="Name, tags, note, star"):
+    label, tip = "Edit", "Name, tags, note, star"
+    if not run.recording and st.button(label, icon=":material/edit:", key=key, width="stretch", help=tip):
         _edit(store, run)
 
 

@@ -25,7 +25,8 @@ from pinscope.text import sentence, visible
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"
-_LIST, _TICKED = "address of the list of runs", "ticked runs"
+_LIST, _TICKED = "how the list of runs was left", "ticked runs"
+_IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
 STATUSES: tuple[Status, ...] = get_args(Status)
 _ORDERS: Mapping[str, str] = {
@@ -45,10 +46,11 @@ def show() -> None:
     _show_address(wanted)
     if wanted is None:
         heading(RUNS)
+        if "sort" not in st.session_state and not st.query_params:  # from elsewhere, without a link to a certain list
+            st.session_state.update(st.session_state.get(_LIST, {}))
         _list(state.store())
         return
-    kept = st.session_state.get(_LIST, {})
-    st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:", query_params=kept)
+    st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
     store = state.store()
     show_run(store, store.run(wanted))
 
@@ -60,7 +62,8 @@ def _show_address(wanted: str | None) -> None:
         return
     st.session_state[_ADDRESS] = wanted
     if wanted is None:
-        st.query_params.from_dict(st.query_params.to_dict())
+        if not st.query_params:
+            st.query_params.clear()
     else:
         st.query_params["run"] = wanted
 
@@ -86,7 +89,7 @@ def _list(store: Store) -> None:
         st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
         st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
     _bundles(store, matching)
-    st.session_state[_LIST] = st.query_params.to_dict()
+    st.session_state[_LIST] = {key: st.session_state[key] for key in _IN_ADDRESS if key in st.session_state}
 
 
 def _tick(run: Run) -> None:

@@ -63,6 +63,14 @@ def test_many_runs_come_in_pages(store: Store, open_page: Open) -> None:
     assert plain("run-29") in first
     assert plain("run-29") not in said(app)
 
+    app = open_page(RUNS, page="2", search="run")  # all of them
+    assert len(listed(app)) == RUNS_A_PAGE
+    for search, number in (("run-0", 10), ("run", RUNS_A_PAGE)):
+        app.text_input(key="search").set_value(search).run()
+        assert not app.exception
+        assert len(listed(app)) == number
+    assert len(listed(open_page(RUNS, page="999"))) == RUNS_A_PAGE
+
 
 def test_a_run_opens_with_its_verdict_three_figures_a_chart_and_three_findings_and_the_rest_is_one_click_away(
     full_store: Store, open_page: Open

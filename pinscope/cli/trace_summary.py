@@ -25,7 +25,7 @@ from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import new_id, reconcile
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates, what_if_command, write_traces
+from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
@@ -38,7 +38,7 @@ from pinscope.tracing.trace.costs import ranked
 from pinscope.tracing.trace.findings import what_if_findings
 from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
 from pinscope.tracing.trace.reading import TraceParams
-from pinscope.tracing.trace.what_if import what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.what_if import what_if_command, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
 from pinscope.lab.harness import safe_pinned_bytes
 from pinscope.records.environment import Device
 from pinscope.records.run import HOST_MODEL_NOTE, LAB_TITLES, ExperimentRun, LabKind, Run
+from pinscope.report.facts import run_command
 from pinscope.runner.jobs import Request, prepare, start
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
@@ -116,6 +117,8 @@ def _set_up(store: Store, entry: Entry) -> None:
             return
         _budget(run, gpu)
         _start_button(store, request, _title(gpu) if gpu else f"the {_title(None)}")
+        st.caption("The same on the command line:")
+        st.code(run_command(run, overrides), language=None, wrap_lines=True)
 
 
 def _title(gpu: Device | None) -> str:

@@ -12,7 +12,7 @@ from pinscope.analysis.machine import machine_findings
 from pinscope.dashboard import state, widgets
 from pinscope.dashboard.machine import measure_machine, show_gpus
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, RUNS, TRACES
-from pinscope.dashboard.run_view import run_answer, run_list
+from pinscope.dashboard.run_view import run_answer, run_table
 from pinscope.dashboard.widgets import errors_shown, experiment_title, heading, plain
 from pinscope.errors import StoreFailed
 from pinscope.experiments.registry import find_reader
@@ -71,7 +71,7 @@ def _runs(has_gpu: bool) -> None:
     widgets.storage_note(store)
     if own:
         st.header("Latest runs", anchor=False)
-        run_list(store, own)
+        run_table(store, own)
         st.page_link(RUNS.path, label="All runs", icon=":material/arrow_forward:")
     if not has_gpu:
         _tour(store)

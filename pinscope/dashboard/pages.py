@@ -57,6 +57,14 @@ NOW = PageEntry(
 )
 EXPERIMENTS = PageEntry(_FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results")
 RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results")
+COMPARE = PageEntry(
+    _FOLDER / "compare.py",
+    "Compare",
+    ":material/compare_arrows:",
+    "compare",
+    "Is it better now: another host, a new driver, a fixed line? "
+    "Several runs a side tell smaller differences than one.",
+)
 PLAN = PageEntry(
     _FOLDER / "plan.py",
     "Plan",
@@ -75,5 +83,5 @@ TRACES = PageEntry(
     "A trace runs the program as it is and answers line by line.",
 )
 
-PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, PLAN)
+PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, COMPARE, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

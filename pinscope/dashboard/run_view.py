@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from pinscope.analysis.read_rows import ReadRows
 from pinscope.dashboard import widgets
-from pinscope.dashboard.pages import RUNS
+from pinscope.dashboard.pages import COMPARE, RUNS
 from pinscope.dashboard.state import OpenedRun, anonymous_choice, anonymous_document, open_run
 from pinscope.dashboard.trace_view import trace_view
 from pinscope.dashboard.widgets import (
@@ -31,12 +33,24 @@ from pinscope.errors import BadInput
 from pinscope.experiments.registry import charts_of, find_reader
 from pinscope.records.base import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
-from pinscope.report.facts import caveats, environment_facts, further_notes, gaps, parameter_facts, run_facts, size_word
+from pinscope.report.facts import (
+    called,
+    caveats,
+    environment_facts,
+    further_notes,
+    gaps,
+    parameter_facts,
+    quantity_text,
+    run_facts,
+    size_word,
+)
 from pinscope.report.write import render
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import SUFFIX, AnonymousStore
 from pinscope.store.bundle import render_bundle
+from pinscope.store.choice import as_sides
 from pinscope.store.store import Store
+from pinscope.store.tables import checked_labels
 from pinscope.text import visible
 from pinscope.units import format_seconds
 
@@ -69,6 +83,12 @@ def badges(run: Run) -> None:
 def run_link(run: Run, label: str = "", icon: str = "") -> None:
     """A link to the run, by its title where there is no other label."""
     st.page_link(RUNS.path, label=label or f"**{plain(title(run))}**", icon=icon, query_params={"run": run.id})
+
+
+def compare_link(runs: Sequence[Run], label: str) -> None:
+    """A link to the comparison of these runs; to a choice of the other side if there is but one."""
+    sides = {side: ",".join(ids) for side, ids in zip("ab", as_sides(runs), strict=True) if ids}
+    st.page_link(COMPARE.path, label=label, icon=COMPARE.icon, query_params=sides)
 
 
 def stop_button(key: str, stop: Callable[[], object], label: str = "Cancel", tip: str | None = None) -> None:
@@ -169,22 +189,65 @@ def run_answer(store: Store, run: Run) -> None:
                 chart_view(document.charts[0], key=f"answer-{run.id}", border=False)
 
 
-def run_list(store: Store, runs: Sequence[Run]) -> None:
-    """Draw the runs in the order given; those that go on show how far they are."""
+def run_table(store: Store, runs: Sequence[Run], tick: Callable[[Run], None] | None = None) -> None:
+    """Draw the runs in the order given, a line each; those that go on show how far they are.
+
+    ``tick``: draws what each line begins with.
+    """
+    with st.container(key="runs-head"):
+        for place, word in zip(st.columns(_WIDTHS), ("", "Run", "Answer", "Figure", "Measured", ""), strict=True):
+            place.caption(word)
     for run in runs:
         if run.status == "running":
             run_progress(store, run)
             continue
-        with st.container(border=True, key=f"run-{run.id}", gap="xsmall"):
-            left, right = st.columns([5, 2], vertical_alignment="center")
-            with left:
-                run_link(run)
-                if run.verdict:
-                    st.markdown(prose(run.verdict))
-                host, run_id = plain(run.environment.host), plain(run.id)
-                st.caption(f"{utc(run.created_at)} · {run.observations:,} observations · {host} · {run_id}")
-            with right:
-                badges(run)
+        with st.container(key=f"run-{run.id}"):
+            _line(store, run, *st.columns(_WIDTHS, vertical_alignment="center"), tick=tick)
+
+
+_WIDTHS = (0.3, 2.6, 4, 2, 2.6, 0.9)
+
+
+def _line(store: Store, run: Run, *places: DeltaGenerator, tick: Callable[[Run], None] | None) -> None:
+    start, name, said, figure, measured, end = places
+    if tick:
+        with start:
+            tick(run)
+    with name, st.container(gap="xsmall"):
+        run_link(run)
+        if words := called(run):
+            st.markdown(plain(words))
+    said.markdown(prose(run.verdict or run.error or ""))
+    if run.figure:
+        figure.markdown(f"**{prose(quantity_text(run.figure))}**  \n{prose(run.figure.name)}")
+    with measured, st.container(gap="xsmall"):
+        badges(run)
+        host, run_id = plain(run.environment.host), plain(run.id)
+        st.caption(f"{utc(run.created_at)} · {run.observations:,} observations · {host} · {run_id}")
+    with end:
+        edit_button(store, run, f"edit-{run.id}")
+
+
+def edit_button(store: Store, run: Run, key: str) -> None:
+    """A button that asks what its user calls a run; recordings have their names."""
+    label, tip = "Edit", "Name, tags, note, star"
+    if not run.recording and st.button(label, icon=":material/edit:", key=key, width="stretch", help=tip):
+        _edit(store, run)
+
+
+@st.dialog("What is this run called?")
+def _edit(store: Store, run: Run) -> None:
+    with st.form("labels", border=False):
+        name = st.text_input("Name", run.name or "")
+        tags = st.text_input("Tags (by comma)", ", ".join(run.tags))
+        note = st.text_area("Note", run.note or "")
+        baseline = st.toggle("Baseline: others are compared with it", run.baseline)
+        if st.form_submit_button("Save", type="primary"):
+            with errors_shown():
+                words = dict.fromkeys(filter(None, map(str.strip, tags.split(","))))
+                labels = checked_labels(name=name or None, tags=tuple(words), note=note or None, baseline=baseline)
+                store.update(run.id, **labels)
+                st.rerun()
 
 
 ROWS_A_PAGE = 500
@@ -210,6 +273,8 @@ def run_header(opened: OpenedRun, with_title: bool = True) -> None:
         if document.reading.verdict:
             st.subheader(prose(document.reading.verdict), anchor=False)
     badges(run)
+    for words in filter(None, (called(run), run.note)):
+        st.markdown(plain(words))
     notes = caveats(run)
     grave = gaps(run) if run.status == "done" else notes
     parts = [utc(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
@@ -338,6 +403,9 @@ def show_run(store: Store, run: Run, with_title: bool = True) -> None:
     with actions:
         with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
             download_buttons(store, opened)
+        starred = store.each_run(experiment=run.experiment, lab=run.lab, baseline=True)
+        compare_link([*islice((other for other in starred if other.id != run.id), 1), run], "Compare with …")
+        edit_button(store, run, "edit")
         if not run.recording and st.button("Delete", icon=":material/delete:", width="stretch"):
             _confirm_delete(store, run)
     run_view(opened)

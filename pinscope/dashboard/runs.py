@@ -1,29 +1,43 @@
-"""Runs: all of them, or one in full (``?run=ID``)."""
+"""Runs: a table of them, or one in full (``?run=ID``). Filters, search, order and page stand in the address."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, TypeVar, get_args
+from contextlib import suppress
+from operator import itemgetter
+from typing import IO, Any, TypeVar, get_args
 
 import streamlit as st
 
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.run_view import MESSAGE, bundle_button, run_list, show_message, show_run
+from pinscope.dashboard.run_view import MESSAGE, bundle_button, compare_link, run_table, show_message, show_run
 from pinscope.dashboard.widgets import experiment_title, heading, plain, show_error, storage_note
-from pinscope.errors import BadInput
+from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
-from pinscope.records.run import LAB_TITLES, Status
+from pinscope.records.run import LAB_TITLES, Run, Status
 from pinscope.store.bundle import BundleReader
+from pinscope.store.choice import ORDERS, Wanted, fits
 from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun
-from pinscope.text import sentence
+from pinscope.text import sentence, visible
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"
+_LIST, _TICKED = "how the list of runs was left", "ticked runs"
+_IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
 STATUSES: tuple[Status, ...] = get_args(Status)
+_ORDERS: Mapping[str, str] = {
+    "newest": "Newest first",
+    "oldest": "Oldest first",
+    "experiment": "Experiment",
+    "name": "Name",
+    "host": "Host",
+    "figure": "Greatest figure first",
+}
+"""Name of an order → what it is called."""
 
 
 def show() -> None:
@@ -32,6 +46,8 @@ def show() -> None:
     _show_address(wanted)
     if wanted is None:
         heading(RUNS)
+        if "sort" not in st.session_state and not st.query_params:  # from elsewhere, without a link to a certain list
+            st.session_state.update(st.session_state.get(_LIST, {}))
         _list(state.store())
         return
     st.page_link(RUNS.path, label="All runs", icon=":material/arrow_back:")
@@ -46,7 +62,8 @@ def _show_address(wanted: str | None) -> None:
         return
     st.session_state[_ADDRESS] = wanted
     if wanted is None:
-        st.query_params.clear()
+        if not st.query_params:
+            st.query_params.clear()
     else:
         st.query_params["run"] = wanted
 
@@ -59,49 +76,88 @@ def _list(store: Store) -> None:
         st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
     if there:
         st.caption(f"{len(matching):,} of {there:,} runs")
+        _ticked(store)
         pages = max(1, -(-len(matching) // RUNS_A_PAGE))
         place = st.container()
-        page = st.pagination(pages, key=f"runs-page-of-{pages}") if pages > 1 else 1
+        page = st.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
         with place:
-            run_list(
-                store, [store.run(run_id) for run_id in list(matching)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]]
-            )
+            shown = list(matching)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]
+            run_table(store, [store.run(run_id) for run_id in shown], _tick)
         if not matching:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
         st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
     _bundles(store, matching)
+    st.session_state[_LIST] = {key: st.session_state[key] for key in _IN_ADDRESS if key in st.session_state}
+
+
+def _tick(run: Run) -> None:
+    """A box that puts a run among those to compare, or takes it away."""
+    ticked: list[str] = st.session_state.setdefault(_TICKED, [])
+
+    def change() -> None:
+        (ticked.remove if run.id in ticked else ticked.append)(run.id)
+
+    label = f"Compare {visible(run.id)}"
+    st.checkbox(label, run.id in ticked, key=f"tick-{run.id}", label_visibility="collapsed", on_change=change)
+
+
+def _ticked(store: Store) -> None:
+    """What can be done with the runs that are ticked, wherever in the list they are."""
+    runs = list[Run]()
+    for run_id in st.session_state.get(_TICKED, ()):
+        with suppress(UnknownName):  # deleted meanwhile
+            runs.append(store.run(run_id))
+    if len(runs) > 1:
+        compare_link(runs, f"Compare the {len(runs)} ticked runs")
+    else:
+        st.caption("Tick another run to compare both." if runs else "Tick two runs or more to compare them.")
 
 
 def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
     """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
     known = [reader.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        search = st.text_input(
+            "Search",
+            key="search",
+            bind="query-params",
+            width=220,
+            placeholder="words, #tag",
+            help="All these words, in a run's id, name, tags, note, answer, host or GPU; #tag: runs with this tag.",
+        )
         experiment = _filter("Experiment", {name: experiment_title(name) for name in known}, "filter-experiment")
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
+        order = st.selectbox(
+            "Order", list(_ORDERS), key="sort", bind="query-params", width=220, format_func=lambda name: _ORDERS[name]
+        )
         recordings = st.toggle(
             "Recordings",
             value=True,
             key="filter-recordings",
-            persist_state="session",
+            bind="query-params",
             help="Also list the runs that ship with PinScope.",
         )
-    there, fitting, damaged = 0, dict[str, int](), list[DamagedRun]()
+    words, tags = (search or "").split(), [word[1:] for word in (search or "").split() if word[0] == "#"]
+    wanted = Wanted(
+        experiment=experiment,
+        lab=lab,
+        status=status,
+        tags=tags,
+        search=" ".join(word for word in words if word[0] != "#"),
+    )
+    there, fitting, damaged = 0, list[tuple[Any, str, int]](), list[DamagedRun]()
     for run in store.listed():
         if isinstance(run, DamagedRun):
             damaged.append(run)
             continue
         there += 1
-        if (
-            experiment in (None, run.experiment)
-            and lab in (None, run.lab)
-            and status in (None, run.status)
-            and (recordings or not run.recording)
-        ):
-            fitting[run.id] = run.observations
-    return there, fitting, damaged
+        if fits(run, wanted) and (recordings or not run.recording):
+            fitting.append((ORDERS[order](run) if order != "newest" else 0, run.id, run.observations))
+    fitting.sort(key=itemgetter(0))
+    return there, {run_id: observations for _, run_id, observations in fitting}, damaged
 
 
 def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | None:
@@ -110,7 +166,7 @@ def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | No
         label,
         [None, *titles],
         key=key,
-        persist_state="session",
+        bind="query-params",
         width=220,
         format_func=lambda choice: titles[choice] if choice else "All",
     )

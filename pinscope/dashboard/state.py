@@ -16,7 +16,8 @@ from pinscope.records.base import MIB, UPLOAD_MIB
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.facts import Document, open_document
+from pinscope.report.comparison import Compared, compare_runs
+from pinscope.report.facts import Document, called, open_document
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.store import Store, StoredRows
@@ -102,7 +103,7 @@ def anonymous_document(kept: Store, run_id: str, with_charts: bool = True) -> Do
 
 def _version(run: Run) -> tuple[object, ...]:
     """What tells whether a run is still the same."""
-    return run.id, run.status, run.observations
+    return run.id, run.status, run.observations, called(run), run.note
 
 
 _SAME: dict[Any, Callable[[Any], Any]] = {
@@ -133,3 +134,9 @@ def open_run(store: Store, run: Run) -> OpenedRun:
         has_spans = 0 < sum(attached.rows.get(name, 0) for name in TABLES) <= PAGE_EVENTS
     document = replace(document, attached=attached)
     return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)
+
+
+@st.cache_resource(show_spinner="Comparing …", max_entries=4, hash_funcs=_SAME)
+def compared(store: Store, sides: tuple[tuple[Run, ...], ...]) -> Compared:
+    """The second side against the first; errors as for :func:`~pinscope.report.comparison.compare_runs`."""
+    return compare_runs(store, sides)

@@ -17,13 +17,13 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Run
 from pinscope.report.facts import Document, answer_tables, further_tables
 from pinscope.report.write import render
-from pinscope.runner.tracing import what_if_command
 from pinscope.store.anonymous import SUFFIX
 from pinscope.store.store import Store
 from pinscope.tracing.sites import seen_in
 from pinscope.tracing.stretch import Extent, Stretch, extent, stretch_of, within
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
 from pinscope.tracing.trace.charts import TITLE, moment, timeline
+from pinscope.tracing.trace.what_if import what_if_command
 
 LEAST_NS = 1000
 """Of a stretch that can be looked at."""

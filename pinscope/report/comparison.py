@@ -15,7 +15,7 @@ from typing import Any, cast
 from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, compare
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
-from pinscope.records.run import LAB_TITLES, Table, table
+from pinscope.records.run import LAB_TITLES, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
@@ -26,6 +26,8 @@ MOST_IDS = 3
 """Of a side that are named."""
 MOST_ROWS = 20
 """Of what differs, in a table."""
+FOREMOST = 4
+"""Figures that are read first."""
 FORMAT = 1
 """Version of the document; additive changes keep it."""
 NOTE = (
@@ -55,9 +57,18 @@ def compare_named(store: Store, names: Sequence[str]) -> Compared:
     Raises:
         BadInput: less than two sides, a run on several, or nothing that two sides have in common.
     """
-    if not 2 <= len(names) <= len(ascii_uppercase):
-        raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(names)} given)")
-    sides = [_by_kind(ascii_uppercase[number], measured_runs(store, name)) for number, name in enumerate(names)]
+    return _compared([measured_runs(store, name) for name in names])
+
+
+def compare_runs(store: Store, sides: Sequence[Sequence[Run]]) -> Compared:
+    """As :func:`compare_named`, of runs that the store has: what a link names may open no file."""
+    return _compared([(measured_run(run, store.observations(run.id)) for run in side) for side in sides])
+
+
+def _compared(given: Sequence[Iterable[Measured]]) -> Compared:
+    if not 2 <= len(given) <= len(ascii_uppercase):
+        raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(given)} given)")
+    sides = [_by_kind(ascii_uppercase[number], runs) for number, runs in enumerate(given)]
     ids = [measured.run.id for side in sides for of_kind in side.values() for measured in of_kind.runs]
     if twice := [own for own in ids if ids.count(own) > 1]:
         raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
@@ -131,7 +142,7 @@ def cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell
         (
             cell.words or "all",
             *([cell.value.title] if several else []),
-            *(_pooled(side, cell.value.unit) for side in (cell.a, cell.b)),
+            *(side_text(side, cell.value.unit) for side in (cell.a, cell.b)),
             f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
@@ -141,8 +152,16 @@ def cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell
     return table(heading, dict.fromkeys(("cell", *several, a, b, "change", "interval"), "text"), rows)
 
 
-def _pooled(figure: Pooled, unit: str) -> str:
+def side_text(figure: Pooled, unit: str) -> str:
+    """A figure of one side with its ±."""
     return f"{format_value(figure.value, unit)} {format_precision(figure.spread, None)}".rstrip()
+
+
+def foremost(comparison: Comparison) -> Sequence[ComparedCell]:
+    """The figures that are read first: the worst and the best of what differs, else the first."""
+    differing = [cell for cell in comparison.firsts if cell.differs]
+    half = FOREMOST // 2
+    return [*differing[:half], *differing[half:][-half:]] or comparison.firsts[:FOREMOST]
 
 
 def alone_table(comparison: Comparison) -> Table:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinscope.analysis.models import KINDS
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
 from pinscope.experiments.contract import Params
-from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find_reader, method, read_run
+from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find, find_reader, method, read_run
 from pinscope.records.base import Budget
 from pinscope.records.environment import (
     PACKET_PAYLOAD_BYTES,
@@ -213,6 +213,15 @@ def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Par
     for parameter in form_parameters(params):
         name = parameter.name
         yield parameter, parameter.default(getattr(full, name)), parameter.default(getattr(quick, name))
+
+
+def run_command(run: ExperimentRun, names: Iterable[str]) -> str:
+    """``pinscope run`` for a run like this one, with these of its parameters."""
+    parameters = {parameter.name: parameter for parameter in form_parameters(find(run.experiment).experiment.Params)}
+    place = ["--device", str(run.device)] if run.device else []
+    size = ["--quick"] if run.quick else []
+    given = [word for name in names for word in ("--set", f"{name}={parameters[name].written(run.params[name])}")]
+    return shlex.join(["pinscope", "run", run.experiment, "--lab", run.lab, *place, *size, *given])
 
 
 Fact = tuple[str, str]

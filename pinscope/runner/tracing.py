@@ -6,7 +6,6 @@ import hashlib
 import json
 import linecache
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -370,19 +369,6 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
     if lines and len(lines) < len(texts):
         raise BadInput(f"{_ALLOWED}; {change} alone means every line")
     return Request(change, tuple(dict.fromkeys(lines)))
-
-
-def what_if_command(run: Run, seen: Seen) -> str | None:
-    """What measures what pinning the first accused line saves; ``None`` where there is none, or that cannot be done:
-    only copies of the program's own process can be redirected."""
-    own = seen.processes[0]["process"] if seen.processes else None
-    copies = (site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["process"] == own)
-    tried = next((site for site in copies if site.row["file"] and seen.is_worth(site)), None)
-    program = run.params.get("program")
-    if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
-        return None
-    place = f"pin:{tried.row['file']}:{tried.row['line']}"
-    return f"pinscope trace --what-if {shlex.quote(place)} {shlex.join(map(str, program))}"
 
 
 def _parse_line(text: str, script: str) -> tuple[str, int]:

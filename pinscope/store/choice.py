@@ -62,6 +62,14 @@ def stands_for(text: str) -> tuple[int, Wanted] | None:
     return int(word["back"] or 0), Wanted(experiment=word["experiment"], baseline=starred, recordings=False)
 
 
+def as_sides(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """The ids of runs as two sides to compare: those that are starred, else the oldest, against the others."""
+    starred = [run for run in runs if run.baseline]
+    if not starred or len(starred) == len(runs):
+        starred = [min(runs, key=lambda run: run.created_at)]
+    return [run.id for run in starred], [run.id for run in runs if run not in starred]
+
+
 def _by_figure(run: Run) -> Any:
     if run.figure is None or not isinstance(run.figure.value, int | float):
         return run.experiment, True, "", 0.0

@@ -122,7 +122,7 @@ def _where(faster: Sequence[Pair], always: str) -> str:
     patterns = dict.fromkeys(PATTERNS[pair.cell.pattern] for pair in faster)
     if always != widest and len(alike) < len(patterns):
         return f"at {always} (all patterns), in some up to {widest}" if always else f"in some patterns up to {widest}"
-    return f"at {widest} ({'all patterns' if always == widest else joined(list(patterns))})"
+    return f"at {widest} ({joined(list(patterns))})"
 
 
 def _by_course(courses: Sequence[Course]) -> str:

@@ -82,8 +82,8 @@ def _copies(buffers: Buffers, evens: Sequence[BreakEven]) -> Chart:
         "break-even",
         "Copies until a pinned buffer has paid for itself",
         "Extra cost over fresh pageable memory in 4 KiB pages (a registration: over the same memory unregistered), "
-        "divided by what each copy gains. Sizes at which pinned copies are not faster, or a buffer costs nothing "
-        "extra, have no mark.",
+        "divided by what each copy gains. Sizes at which pinned copies are not faster, a buffer costs nothing "
+        "extra or the count cannot be told have no mark.",
         {DIRECTION_TITLES[direction]: pane for direction, pane in by_direction.items() if pane},
         COPIES,
         SIZES,

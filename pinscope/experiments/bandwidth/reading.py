@@ -291,12 +291,10 @@ def _compared(way: str, gain: Gain, alike: bool) -> str:
         return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
     times = f"{about(gain.uncertainty)}{gain.ratio:.1f} times " if are_known(*gain.seconds) else ""
     slower = f"unpinned, {size} {f'{way} ' if alike else ''}is {times}slower"
-    which = (
-        f"of {size}"
-        if gain.start >= gain.bytes
-        else f"from {format_bytes(gain.start)} on{' (smallest measured)' if gain.everywhere else ''}"
-    )
-    return f"Pin {'host buffers' if alike else f'buffers copied {way}'} {which}: {slower}"
+    if gain.start >= gain.bytes:
+        return f"Pin host buffers of {size}{'' if alike else f' copied {way}'}: {slower}"
+    start = f"from {format_bytes(gain.start)} on{' (smallest measured)' if gain.everywhere else ''}"
+    return f"Pin {'host buffers' if alike else f'buffers copied {way}'} {start}: {slower}"
 
 
 def _one_kind(copies: Copies) -> str:

@@ -224,7 +224,7 @@ def verdict(serving: Serving) -> str | None:
         return f"{waits} while the same process pins {size} ({some.title})."
     how = f"pinscope.pinned_empty({gentle.title})" if gentle.way == AUTO else gentle.title
     less, longest = (format_seconds(cell.longest.seconds) for cell in (gentle, naive))
-    return f"While serving, pin {size} by {how}: CUDA calls wait up to {less}, with {naive.title} {longest}."
+    return f"While serving, pin {size} by {how}: longest wait {less}, with {naive.title} {longest}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:

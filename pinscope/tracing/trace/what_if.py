@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -9,6 +10,8 @@ from pathlib import PurePath
 from pinscope.analysis.read_rows import Row
 from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
+from pinscope.tracing.trace.cpu_work import is_hidden
+from pinscope.tracing.trace.source_memory import waits_for_file
 from pinscope.units import format_seconds, format_share
 
 TO_HOST = "copies to the host are not redirected"
@@ -185,3 +188,17 @@ def _why(what: WhatIf, site: Site) -> str:
         return TO_HOST
     reason = next((row["reason"] for row in what.redirected if _place(row) == _place(site.row)), None)
     return reason or "only Tensor.to, .cuda and .copy_, and CuPy's ndarray.set, can be redirected"
+
+
+def what_if_command(run: Run, seen: Seen) -> str | None:
+    """What measures what pinning the first accused line saves; ``None`` where there is none, where something else than
+    pinning helps, or that cannot be done: only copies of the program's own process can be redirected."""
+    own = seen.processes[0]["process"] if seen.processes else None
+    copies = (site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["process"] == own)
+    pinned = (site for site in copies if not (is_hidden(site) or waits_for_file(site)))
+    tried = next((site for site in pinned if site.row["file"] and seen.is_worth(site)), None)
+    program = run.params.get("program")
+    if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
+        return None
+    place = f"pin:{tried.row['file']}:{tried.row['line']}"
+    return f"pinscope trace --what-if {shlex.quote(place)} {shlex.join(map(str, program))}"

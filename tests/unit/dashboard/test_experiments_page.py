@@ -88,3 +88,10 @@ def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(
     assert [button for button in app.button if button.label.startswith("Start")] == []
     assert len(app.get("plotly_chart")) == 1
     assert [header.value for header in app.subheader] == [prose(newest_recordings()["access"].verdict or "")]
+
+
+def test_the_form_is_told_as_a_command(app: AppTest) -> None:
+    assert app.code[0].value == "pinscope run bandwidth --lab host --quick"
+    app.text_input(key=SIZES).set_value("64 KiB, 1 MiB").run()
+    app.number_input(key="bandwidth-host-quick-precision").set_value(2.0).run()
+    assert app.code[0].value == "pinscope run bandwidth --lab host --quick --set sizes=64KiB,1MiB --set precision=2%"

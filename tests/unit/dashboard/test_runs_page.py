@@ -63,6 +63,14 @@ def test_many_runs_come_in_pages(store: Store, open_page: Open) -> None:
     assert plain("run-29") in first
     assert plain("run-29") not in said(app)
 
+    app = open_page(RUNS, page="2", search="run")  # all of them
+    assert len(listed(app)) == RUNS_A_PAGE
+    for search, number in (("run-0", 10), ("run", RUNS_A_PAGE)):
+        app.text_input(key="search").set_value(search).run()
+        assert not app.exception
+        assert len(listed(app)) == number
+    assert len(listed(open_page(RUNS, page="999"))) == RUNS_A_PAGE
+
 
 def test_a_run_opens_with_its_verdict_three_figures_a_chart_and_three_findings_and_the_rest_is_one_click_away(
     full_store: Store, open_page: Open
@@ -207,3 +215,55 @@ def test_a_timeline_that_goes_on_says_how_long_it_will(store: Store, open_page: 
     assert not app.exception
     assert "roughly 600 s in all" in said(app)
     assert len(app.get("plotly_chart")) == 1
+
+
+def test_filters_search_and_order_are_taken_from_the_link(full_store: Store, open_page: Open) -> None:
+    full_store.update("a-failed", name="zebra", tags=("nightly",))
+    full_store.update("a-cancelled", name="ant", tags=("nightly", "ci"))
+    for search, number in (("#nightly", 2), ("#nightly zebra", 1), ("#ci", 1), ("#night", 0), ("night", 2)):
+        assert len(listed(open_page(RUNS, search=search))) == number
+    names = [text.value for text in open_page(RUNS, search="#nightly", sort="Name").markdown if "nightly" in text.value]
+    assert [name.split()[0] for name in names] == ["ant", "zebra"]
+    assert listed(open_page(RUNS, **{"filter-status": "failed"})) == ["Overlap · Synthetic GPU"]
+    assert len(listed(open_page(RUNS, **{"filter-status": "no such"}))) == RUNS_A_PAGE
+
+
+def edited() -> None:
+    """The script under test: a dialog that stays open, as one does in a browser."""
+    from pinscope.dashboard import run_view, state
+
+    run_view._edit(state.store(), state.store().run("a-failed"))
+
+
+def test_a_run_is_named_tagged_and_starred_in_the_page(full_store: Store, open_page: Open) -> None:
+    app = AppTest.from_function(edited, default_timeout=60).run()
+
+    def save(**texts: str) -> None:
+        for box in (*app.text_input, *app.text_area):
+            box.set_value(texts[box.label.split()[0]])
+        app.toggle[0].set_value(True)
+        app.button[0].click().run()
+
+    save(Name="before", Tags="ci, rack 7", Note="old driver")
+    assert "a tag has" in app.error[0].value
+    assert full_store.run("a-failed").name is None
+    save(Name="before", Tags="ci, rack-7, ci", Note="old driver")
+    run = full_store.run("a-failed")
+    assert (run.name, run.tags, run.note, run.baseline) == ("before", ("ci", "rack-7"), "old driver", True)
+    shown = said(open_page(RUNS, run="before"))
+    assert plain("★ before #ci #rack-7") in shown
+    assert "old driver" in shown
+    save(Name="", Tags="", Note="")
+    assert full_store.run("a-failed").model_copy(update={"baseline": False}).tags == ()
+    assert full_store.run("a-failed").name is None
+
+
+def test_ticked_runs_lead_to_their_comparison_the_older_first(full_store: Store, open_page: Open) -> None:
+    app = open_page(RUNS)
+    for run_id in ("syntheticbandwidthcuda", "of-the-future"):
+        assert not any("ticked" in link.label for link in app.get("page_link"))
+        app.checkbox(key=f"tick-{run_id}").check().run()
+    (link,) = [link for link in app.get("page_link") if link.label == "Compare the 2 ticked runs"]
+    assert {"syntheticbandwidthcuda", "of-the-future"} == set(
+        link.proto.query_string.replace("b=", "a=").strip("a=").split("&a=")
+    )

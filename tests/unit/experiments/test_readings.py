@@ -46,7 +46,7 @@ def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() ->
     assert finding.title == "Pageable copies take 5.0 times (± 27 %; h2d) as long as pinned ones"
     assert "Pinned copies are faster from 256 MiB on (h2d)." in finding.detail
     assert bandwidth_verdict(rows) == (
-        "Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is about 5.0 times slower."
+        "Pin host buffers of 256 MiB copied to GPU: unpinned, 256 MiB is about 5.0 times slower."
     )
 
 
@@ -70,12 +70,14 @@ def test_where_only_one_direction_is_known_the_other_is_not_said_to_be_faster() 
     one = [*known, *back, *wild(20e9, 60e9, 30e9, 60e9, memory="pageable", direction="d2h")]
     assert "at every size measured, from 256 MiB (h2d and d2h)." in bandwidth_findings(both)["pageable-slower"].detail
     assert "at every size measured, from 256 MiB (h2d)." in bandwidth_findings(one)["pageable-slower"].detail
+    assert bandwidth_verdict(both).startswith("Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU")
+    assert bandwidth_verdict(one).startswith("Pin host buffers of 256 MiB copied to GPU: unpinned")
 
 
 def test_a_gain_of_which_only_its_sign_is_known_has_no_figure() -> None:
     rows = [*copies(50e9), *wild(1e9, 1.3e9, 1.5e9, 1.8e9, memory="pageable")]
     assert "pageable-slower" not in bandwidth_findings(rows)
-    assert bandwidth_verdict(rows) == "Pin host buffers of 256 MiB: unpinned, 256 MiB to GPU is slower."
+    assert bandwidth_verdict(rows) == "Pin host buffers of 256 MiB copied to GPU: unpinned, 256 MiB is slower."
 
 
 def test_of_a_call_whose_time_varies_too_much_it_is_said_what_it_takes_at_most() -> None:
@@ -198,6 +200,16 @@ def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labe
     return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
 
 
+def test_a_range_of_pageable_rates_is_that_of_what_changes_them() -> None:
+    caches = [*pageable(8e9, "4k", "cold"), *pageable(15e9, "4k", "warm"), *pageable(7.9e9, "thp", "cold")]
+    finding = bandwidth_findings([*caches, *pageable(15.5e9, "thp", "warm")])["pageable-state"]
+    assert finding.title == "CPU caches change how fast large pageable copies are: 7.90 to 15.5 GB/s (h2d, 16 MiB)"
+    assert "slowest with thp, cold, fastest with thp, warm" in finding.detail
+    both = [*pageable(4e9, "4k", "cold"), *pageable(8e9, "4k", "warm"), *pageable(9e9, "thp", "cold")]
+    finding = bandwidth_findings([*both, *pageable(18e9, "thp", "warm")])["pageable-state"]
+    assert "Pages and CPU caches change how fast large pageable copies are: 4.00 to 18.0 GB/s" in finding.title
+
+
 def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
     return [one_pass(seconds, **changes) for _ in range(8)]
 
@@ -233,6 +245,14 @@ def test_a_verdict_names_the_direction_that_does_not_overlap_and_no_share_that_c
     assert "Copies to GPU and kernels do not overlap here" in overlap_verdict(passes_of(2.2))
     assert "%" not in overlap_verdict(passes_of(0.9))
     assert overlap_verdict(passes_of(1.03), lab="host").startswith("Host model, no GPU: use pinned memory, ")
+
+
+def test_a_verdict_names_the_first_direction_in_which_each_ingredient_is_known_to_tell() -> None:
+    pageable = {"memory": "pageable", "copy_alone_seconds": 5.3}
+    back = passes_of(1.02, direction="d2h") + passes_of(6.0, direction="d2h", **pageable)
+    noise = [one_pass(seconds, **pageable) for seconds in (1.0, 9.0, 1.0, 9.0) for _ in range(2)]
+    assert ": from GPU 1.02 s" in overlap_verdict(passes_of(1.03) + noise + back)
+    assert ": to GPU 1.03 s" in overlap_verdict(passes_of(1.03) + passes_of(6.0, **pageable) + back)
 
 
 def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:

@@ -175,6 +175,19 @@ def test_blocks_are_held_against_a_copy_of_these_blocks_and_not_of_all() -> None
     assert "cudaMemcpy2DAsync" in finding.advice
 
 
+def test_shares_that_differ_by_pattern_are_all_counted() -> None:
+    measured: ROWS = []
+    for pattern, faster_from in (("random_read", 16), ("scatter_write", 4), ("stream_read", 4)):
+        for spacing in (1, 4, 16):
+            mapped = 2e-3 if spacing >= faster_from else 9e-3
+            measured += rows("copy", 5e-3, pattern, spacing) + rows("mapped", mapped, pattern, spacing)
+    title = findings(measured)["access-sparse"].title
+    assert title.endswith("zero-copy is faster than a copy at 6.2 % (all patterns), in some up to 25.0 %")
+    never = rows("copy", 5e-3, "stream_write", 16) + rows("mapped", 5e-3, "stream_write", 16)
+    never += rows("copy", 5e-3, "stream_write") + rows("mapped", 5e-3, "stream_write")
+    assert findings(measured + never)["access-sparse"].title.endswith("than a copy in some patterns up to 25.0 %")
+
+
 def test_slow_migration_on_demand_is_warned_of_and_prefetching_told() -> None:
     measured = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("prefetched", 6e-3)
     measured += rows("copy", 5e-3, "stream_write") + rows("managed", 50e-3, "stream_write")
@@ -208,8 +221,9 @@ def test_where_the_fastest_way_is_not_known_none_is_named() -> None:
 def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy() -> None:
     measured = rows("copy", 5e-3) + rows("managed", 25e-3) + rows("copy", 5e-3, "stream_write")
     slow, fast = (rows("prefetched", seconds, "stream_write") for seconds in (18e-3, 5e-3))
-    advice = findings(measured + slow)["managed-on-demand"].advice
-    assert advice.endswith("write whole: prefetched managed memory took 3.6 times as long.")
+    slower = findings(measured + slow)["managed-on-demand"]
+    assert (slower.evidence[-1].value, len(slower.evidence)) == (pytest.approx(3.6), 3)
+    assert slower.advice.endswith("write whole: prefetched, it took 3.6 times as long.")
     assert "write whole" not in findings(measured + fast)["managed-on-demand"].advice
 
 

@@ -134,6 +134,19 @@ def test_what_cannot_be_compared_has_no_break_even(rows: list[Row]) -> None:
     assert not {"pays-late", "pays-soon"} & set(findings([*rows, *BOTH_COPIES]))
 
 
+def test_a_count_that_rests_on_costs_that_tie_is_told_only_where_one_copy_gains_more_than_they_may_be_off() -> None:
+    tie = [*PAGEABLE, *buffers("pinned", 0.301, 0.1)]  # may be off by 2 % of 0.4 s, twice
+    back = [*copies("pageable", 0.03, direction="d2h"), *copies("pinned", 0.02, direction="d2h")]
+    told = {even.direction: even.copies for even in measured([*tie, *BOTH_COPIES, *back]).evens}
+    assert told == {"h2d": 1, "d2h": None}
+    pays = findings([*tie, *BOTH_COPIES, *back])["pays-soon"]
+    assert pays.title.endswith("pays from the first copy on (h2d)")
+    assert not any("d2h" in figure.name for figure in pays.evidence)
+    assert "pays-soon" not in findings([*tie, *back])
+    dearer = measured([*PAGEABLE, *buffers("pinned", 0.415, 0.1), *back]).evens
+    assert [even.copies for even in dearer] == [12]
+
+
 def test_copies_that_gain_nothing_never_pay() -> None:
     rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.03)]
     (even,) = measured(rows).evens

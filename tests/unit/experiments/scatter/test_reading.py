@@ -143,6 +143,11 @@ def test_of_sizes_that_vary_too_much_it_is_not_said_whether_a_loop_suffices() ->
     reasons = {figure.key: figure.reason for figure in read(unknown).headline}
     assert reasons["loop.size"] == "its repeats vary too much to tell"
     assert "scatter-loop-suffices" in findings([*small, *large, *rows("loop", 48e9, 64 * KIB)])
+    slow = [*large, *rows("loop", 16e9, 64 * KIB)]
+    title = "A loop of copies is not good enough at {} a piece"
+    assert findings([*small, *slow])["scatter-loop-suffices"].title == title.format("4 KiB and 64 KiB")
+    odd = [*rows("loop", 10e9), *wild("contiguous", 20e9, 49e9, 49e9, 90e9), *slow]
+    assert findings(odd)["scatter-loop-suffices"].title == title.format("64 KiB")
 
 
 def test_each_winner_is_a_finding_with_its_code() -> None:

@@ -117,10 +117,10 @@ def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (ALL, 'Pin 16 GiB by pinscope.pinned_empty(chunk="auto"): CUDA calls wait up to 9.00 ms, '
+        (ALL, 'While serving, pin 16 GiB by pinscope.pinned_empty(chunk="auto"): longest wait 9.00 ms, '
          "with one cudaHostAlloc 310 ms."),
         ([*HOST_ALLOC, *CHUNKS],
-         "Pin 16 GiB by chunks of 256 MiB: CUDA calls wait up to 8.00 ms, with one cudaHostAlloc 310 ms."),
+         "While serving, pin 16 GiB by chunks of 256 MiB: longest wait 8.00 ms, with one cudaHostAlloc 310 ms."),
         ([*REGISTER, *rows("host_alloc", 6.4, 0.002)], "CUDA calls wait up to 250 ms while the same process pins "
          "16 GiB (one registration)."),
         ([*rows("register", 0.6, 0.002), *AUTO], "One call may pin 16 GiB while the program serves: its other CUDA "

@@ -8,8 +8,8 @@ import pytest
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Reading
-from pinscope.runner.tracing import what_if_command
 from pinscope.tracing.sites import seen_in
+from pinscope.tracing.trace.what_if import what_if_command
 from tests.data import synthetic_trace
 from tests.data.readings import As
 from tests.data.synthetic_trace import MIB, place, program, row, site
@@ -111,6 +111,18 @@ def test_a_second_run_that_failed_compares_nothing() -> None:
 def test_a_plain_trace_and_one_that_goes_on_have_no_comparison() -> None:
     assert reading(before()).tables == ()
     assert reading(program(9.0), pinned(), before(), lines=()).headline[0].name == "Saved if pinned (about)"
+
+
+@pytest.mark.parametrize(
+    ("values", "is_proposed"),
+    [({}, True), ({"pinned_source_count": 100}, False), ({"mapping": "file", "mapped_file": "/srv/weights.bin",
+      "untouched_share": 1.0, "uncached_share": 1.0}, False)],
+    ids=["pageable", "converted", "of a file"],
+)  # fmt: skip
+def test_pinning_is_proposed_only_where_it_may_help(values: dict[str, Any], is_proposed: bool) -> None:
+    rows = [program(10.0), site(7, idle_seconds=2.0, **values)]
+    traced = synthetic_trace.run(pageable_h2d=10.5e9)
+    assert (what_if_command(traced, seen_in(traced, checked_rows("trace", rows))) is not None) == is_proposed
 
 
 @pytest.mark.parametrize(("process", "line"), [(4, "7"), (5, None)])

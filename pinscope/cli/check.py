@@ -43,7 +43,7 @@ from pinscope.units import parse_share
 BASELINE_RUNS = 8
 """Of which a baseline is made."""
 CHECK_RUNS = 2
-"""That are held against it: with these, twice what the runs of a baseline lie apart is not missed."""
+"""That are held against it."""
 GATE = 0.02
 """The change of which a written baseline says how many runs it takes to see."""
 

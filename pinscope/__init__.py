@@ -1,8 +1,8 @@
 """PinScope: measure, watch and explain page-locked (pinned) host memory on CUDA hosts.
 
-From a program of your own: :func:`run`, :func:`open`, :func:`runs`, :func:`plan` and ``live()`` measure, find and plan
-as the commands do; :func:`trace`, :func:`check` and :func:`report_host_memory` are for the program that is looked at,
-and :func:`pinned_empty` pins. In a notebook: ``%load_ext pinscope`` and ``%%pinscope``.
+From a program of your own: :func:`run`, :func:`open`, :func:`runs`, :func:`compare`, :func:`plan` and ``live()``
+measure, find, compare and plan as the commands do; :func:`trace`, :func:`check` and :func:`report_host_memory` are for
+the program that is looked at, and :func:`pinned_empty` pins. In a notebook: ``%load_ext pinscope`` and ``%%pinscope``.
 """
 
 # Nothing is imported that Python has not loaded by itself: with `python -m pinscope` the working folder is still on the
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from pinscope.python.compared import Comparison, compare
     from pinscope.python.opened import Run, Runs
     from pinscope.python.session import Plan, open, plan, run, runs
     from pinscope.records.snapshot import Snapshot
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Comparison",
     "Plan",
     "Run",
     "Runs",
     "__version__",
     "check",
+    "compare",
     "live",
     "open",
     "pinned_empty",
@@ -41,7 +44,7 @@ __all__ = [
     "trace",
 ]
 _WHERE = {"Run": "opened", "Runs": "opened", "Plan": "session", "open": "session", "plan": "session"}
-_WHERE |= {"run": "session", "runs": "session"}
+_WHERE |= {"run": "session", "runs": "session", "Comparison": "compared", "compare": "compared"}
 """Name → module in ``pinscope.python``, which is imported when the name is first asked for."""
 
 

@@ -29,9 +29,7 @@ def _(run):
 @app.cell
 def _(pinscope, question, run):
     again = pinscope.run("bandwidth", **question)
-    labels = ["memory", "backing", "cache", "direction", "bytes"]
-    both = run.cells.merge(again.cells, on=labels, suffixes=(" before", " after"))
-    both[[*labels, "bytes_per_second before", "bytes_per_second after"]]
+    pinscope.compare(run, again)
     return
 
 

@@ -117,9 +117,11 @@ class ComparedCell:
 
     @property
     def interval_words(self) -> str:
-        """``-4.1 % to -1.9 %``; empty where none is known, or it is exact."""
-        is_range = self.low and self.high and self.low < self.high
-        return f"{format_change(self.low)} to {format_change(self.high)}" if is_range else ""
+        """``-4.1 to -1.9 %``; empty where none is known, or it is exact."""
+        if not (self.low and self.high and self.low < self.high):
+            return ""
+        low, high = format_change(self.low), format_change(self.high)
+        return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
     @property
     def verdict_words(self) -> str:

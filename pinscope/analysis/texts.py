@@ -60,7 +60,7 @@ def roughly(seconds: float, uncertainty: float) -> str:
 
 def times(ratio: float, *compared: Summary) -> str:
     """``6.5 times``, and how far that may be off where it is known only roughly: ``6.5 times (± 17 %)``."""
-    return at_least(ratio, *compared) or f"{ratio:.1f} times{_roughness(compared)}"
+    return at_least(ratio, *compared) or f"{ratio:.1f} times{roughness(*compared)}"
 
 
 def about_times(ratio: float, *compared: Summary) -> str:
@@ -81,10 +81,10 @@ def at_least(ratio: float, *compared: Summary) -> str | None:
 
 def part_of(share: float, *compared: Summary) -> str:
     """``99 %``, and how far that may be off where it is known only roughly: ``99 % (± 12 %)``."""
-    return f"{share:.0%}".replace("%", " %") + _roughness(compared)
+    return f"{share:.0%}".replace("%", " %") + roughness(*compared)
 
 
-def _roughness(compared: Sequence[Summary]) -> str:
+def roughness(*compared: Summary) -> str:
     """`` (± 17 %)`` of a ratio that is known only roughly, `` (3 repeats)`` of one of too few repeats; else empty."""
     if few := [summary.few for summary in compared if summary.few]:
         return f" {format_precision(None, min(few))}"

@@ -36,14 +36,14 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     Raises:
         BadInput: the file cannot be read, or names no command or option.
     """
-    with suppress(RuntimeError, FileNotFoundError):
+    with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
         file = settings_file()
         try:
             tables = tomllib.loads(file.read_text("utf-8"))
             if unknown := set(tables) - set(root.commands):
                 raise ValueError(f"there is no command {quoted(min(unknown))}")
             return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             raise
         except (OSError, ValueError) as error:  # what is no TOML among them
             raise BadInput(f"{file}: {error_line(str(error))}") from None

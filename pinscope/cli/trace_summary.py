@@ -95,7 +95,7 @@ def _print_answer(reading: Reading) -> None:
         lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding]
         print_prose(f"Most pinned memory at once: {format_bytes(held)}: {_shortly(lines)}", hanging="  ")
     if SIZES in tables:
-        print_line(f"Copies by size: {_histogram(_rows(tables[SIZES]))}")
+        print_line(f"Copies by size{_histogram(_rows(tables[SIZES]))}")
 
 
 def _rows(table: Table | None) -> Sequence[Sequence[Any]]:
@@ -104,17 +104,17 @@ def _rows(table: Table | None) -> Sequence[Sequence[Any]]:
 
 
 def _histogram(rows: Sequence[Sequence[Any]]) -> str:
-    """``256 B █ ▁ ▂ 16 MiB, 95.3 % of 4,240 up to 256 B``: from the smallest size to the largest, each four times the
-    one before."""
+    """``, 256 B to 16 MiB: █ ▁ ▂  95.3 % of 4,240 up to 256 B``: from the smallest size to the largest, each four times
+    the one before."""
     counts = {size: count for size, count, *_ in rows}
     first, last = min(counts), max(counts)
     if first == last:
-        return f"all {counts[first]:,} up to {format_bytes(first)}"
+        return f": all {counts[first]:,} up to {format_bytes(first)}"
     steps = [first * 4**step for step in range(64) if first * 4**step <= last]
     heights = format_heights([counts.get(size, 0) for size in steps])
     most, _, share, *_ = max(rows, key=itemgetter(1))
     often = f"{format_share(share)} of {sum(counts.values()):,} up to {format_bytes(most)}"
-    return f"{format_bytes(first)} {heights} {format_bytes(last)}, {often}"
+    return f", {format_bytes(first)} to {format_bytes(last)}: {heights}  {often}"
 
 
 def _shortly(parts: Sequence[str]) -> str:
@@ -131,14 +131,16 @@ def _print_lines(table: Table) -> None:
     widths = [max(len(each[name]) for each in (*lines, {name: name})) for name in ("saves", "costs")]
     print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")
     for each in lines:
-        figures = f"{each['saves']:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
+        saves = "?" if each["saves"] == "–" and each["to do"] != "–" else each["saves"]
+        figures = f"{saves:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
         print_line(_cut(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
         print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
     if more := len(cells) - len(lines):
-        print_line(f"{' ' * len(figures)}and {more:,} more line{'s' if more > 1 else ''}")
+        rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
+        print_line(f"{rest}; lines may cost the same moments: do not add them up")
 
 
 def _cut(text: str, room: int | None) -> str:

@@ -131,12 +131,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
         order = st.selectbox(
-            "Order",
-            list(_ORDERS),
-            key="sort",
-            bind="query-params",
-            width=220,
-            format_func=lambda name: _ORDERS[name],
+            "Order", list(_ORDERS), key="sort", bind="query-params", width=220, format_func=lambda name: _ORDERS[name]
         )
         recordings = st.toggle(
             "Recordings",

@@ -13,10 +13,12 @@ from pinscope.records.host_calls import Count, HostCallFields, Seconds
 from pinscope.records.host_memory import HostMemoryFields
 from pinscope.records.run import Observation
 from pinscope.records.second_run import SecondRunFields
+from pinscope.records.traffic import NeedlessKind, TrafficFields
 
 TraceRowKind = Literal[
     "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
-    "size", "migration", "watched", "early_read", "before", "line_before", "redirected", "waited", "difference",
+    "size", "migration", "watched", "early_read", "loader", "before", "line_before", "redirected", "waited",
+    "difference", NeedlessKind,
 ]  # fmt: skip
 CopyDirection = Literal["h2d", "d2h", "d2d", "h2h", "p2p", "other"]
 CopyMemory = Literal["pageable", "pinned", "device", "array", "managed", "unknown"]
@@ -38,6 +40,9 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
     "host_call": ("call", "count", "bytes", "call_seconds", "host_seconds", "idle_seconds", "file", "line"),
     "size": ("direction", "most_bytes", "count", "bytes"),
     "migration": ("count", "to_gpu_bytes", "to_host_bytes", "gpu_fault_groups", "cpu_faults", "file", "line"),
+    "loader": ("number", "count", "pins_batches", "workers", "file", "line"),
+    "sent_again": ("number", "count", "bytes", "sampled_count"),
+    "brought_back": ("number", "count", "bytes", "sampled_count", "sent_by"),
     "before": ("seconds", "active_seconds", "count", "bytes", "same_output"),
     "line_before": ("count", "bytes", "call_seconds", "file", "line"),
     "redirected": ("count", "bytes", "gather_seconds", "wait_seconds", "pin_seconds", "pinned_bytes", "file", "line"),
@@ -49,7 +54,9 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, Observation):
+class TraceRow(
+    HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, TrafficFields, Observation
+):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -60,11 +67,12 @@ class TraceRow(HostCallFields, HostMemoryFields, AnswerFields, ChildFields, Fail
     ``synchronisation`` (waits of a line, in calls that wait for the GPU and in copies that are not asynchronous),
     ``host_call`` (calls of a library that move or pin data of the host), ``migration`` (pages of managed memory that
     moved because a line touched them), ``size`` (copies of one size), ``watched`` (asynchronous copies of a line to the
-    host whose tensors were watched) or ``early_read`` (those of them that a line read before a wait). In a second run
-    with lines pinned by ``--what-if`` also ``before`` (the first run, and the copies of these lines in it),
-    ``line_before`` (those of one of the lines) and ``redirected`` (copies of a line that went through pinned buffers);
-    with ``--what-if wait`` also ``waited`` (waits behind the copies of a line) and ``difference`` (of its output from
-    the first run's)."""
+    host whose tensors were watched), ``early_read`` (those of them that a line read before a wait), ``loader`` (a
+    DataLoader, and a site that copies its batches), or copies of a site that need not be: ``sent_again`` and
+    ``brought_back``. In a second run with lines pinned by ``--what-if`` also ``before`` (the first
+    run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of
+    a line that went through pinned buffers); with ``--what-if wait`` also ``waited`` (waits behind the copies of a
+    line) and ``difference`` (of its output from the first run's)."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""

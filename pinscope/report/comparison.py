@@ -133,21 +133,23 @@ def same_words(comparison: Comparison) -> str:
     return words + (f"; not recorded on one side: {unknown}" if unknown else "")
 
 
-def cells_table(comparison: Comparison, title: str, cells: Iterable[ComparedCell]) -> Table:
-    """Cells as they stand on both sides, what costs most first."""
+def cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell]) -> Table:
+    """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title."""
     a, b = comparison.a.name, comparison.b.name
-    columns = dict.fromkeys(("cell", "figure", a, b, f"{b} against {a}", "interval"), "text")
+    figures = list(dict.fromkeys(cell.value.title for cell in cells))
+    several = ("figure",) if len(figures) > 1 else ()
     rows = [
         (
             cell.words or "all",
-            cell.value.title,
+            *([cell.value.title] if several else []),
             *(side_text(side, cell.value.unit) for side in (cell.a, cell.b)),
-            f"{format_change(cell.ratio)} {cell.verdict_words}",
+            f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
         for cell in cells
     ]
-    return table(title, columns, rows)
+    heading = title if several or not figures else f"{title}: {figures[0]}"
+    return table(heading, dict.fromkeys(("cell", *several, a, b, "change", "interval"), "text"), rows)
 
 
 def side_text(figure: Pooled, unit: str) -> str:

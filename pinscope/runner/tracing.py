@@ -51,7 +51,9 @@ from pinscope.tracing.redirect import ACCOUNT, Line
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.stacks import file_label
+from pinscope.tracing.trace.cpu_work import is_hidden
 from pinscope.tracing.trace.reading import TraceParams
+from pinscope.tracing.trace.source_memory import waits_for_file
 from pinscope.tracing.trace.what_if import TO_HOST
 
 
@@ -373,11 +375,12 @@ def parse_request(texts: Sequence[str], script: str) -> Request | None:
 
 
 def what_if_command(run: Run, seen: Seen) -> str | None:
-    """What measures what pinning the first accused line saves; ``None`` where there is none, or that cannot be done:
-    only copies of the program's own process can be redirected."""
+    """What measures what pinning the first accused line saves; ``None`` where there is none, where something else than
+    pinning helps, or that cannot be done: only copies of the program's own process can be redirected."""
     own = seen.processes[0]["process"] if seen.processes else None
     copies = (site for site in seen.pageable if site.row["direction"] == "h2d" and site.row["process"] == own)
-    tried = next((site for site in copies if site.row["file"] and seen.is_worth(site)), None)
+    pinned = (site for site in copies if not (is_hidden(site) or waits_for_file(site)))
+    tried = next((site for site in pinned if site.row["file"] and seen.is_worth(site)), None)
     program = run.params.get("program")
     if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
         return None

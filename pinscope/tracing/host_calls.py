@@ -15,6 +15,7 @@ from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
 from pinscope.tracing.library_calls import change_function, change_method, when_imported
+from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
 from pinscope.tracing.watch_reads import WatchedTensors
@@ -80,6 +81,10 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
                 if (described := answered(describe, arguments, result)) is not None:
+                    if described[1] & CONVERTED and (
+                        named.get("non_blocking") or any(each is True for each in arguments)
+                    ):
+                        described = described[0], described[1] & ~CONVERTED, ""  # then PyTorch converts on the GPU
                     _note(recorder, name, described, begun, ended, before, after)
                 return result
             finally:
@@ -175,7 +180,7 @@ class _Tensors:
             flags |= PINNED
         elif _WITH_WORKERS and source.is_shared():
             flags |= RECEIVED
-        return source.nbytes, flags, detail
+        return source.nbytes, flags | loader_flags(source), detail
 
 
 def _conversion(before: Any, after: Any) -> tuple[int, str]:
@@ -189,7 +194,7 @@ _WITH_WORKERS: list[bool] = []
 
 def _follow_loaders(module: Any) -> None:
     """The loop's wait for each batch, in which what its workers send is received."""
-    iterator = module._BaseDataLoaderIter
+    iterator, loaders = module._BaseDataLoaderIter, Loaders(module, _has_large_first)
     original = iterator.__next__
 
     def following(self: Any) -> Any:
@@ -201,6 +206,7 @@ def _follow_loaders(module: Any) -> None:
         ended, after = _clock(), getrusage(RUSAGE_THREAD)
         flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
         _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+        loaders.note(self, batch)
         return batch
 
     iterator.__next__ = following
@@ -264,8 +270,9 @@ def _follow_jax(jax: Any) -> None:
         return sum(each.nbytes for each in jax.tree_util.tree_leaves(data) if isinstance(each, numpy.ndarray))
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
-        del result
-        return host_bytes(arguments[0]), STAGED, ""
+        """Of what arrives: JAX makes numbers of 64 bits shorter."""
+        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)), strict=False)
+        return sum(there.nbytes for here, there in pairs if isinstance(here, numpy.ndarray)), STAGED, ""
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         del arguments

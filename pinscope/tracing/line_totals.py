@@ -15,6 +15,7 @@ from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
 from pinscope.tracing.cuda_errors import LOSES_CONTEXT, error_name
 from pinscope.tracing.failed_calls import READS_ERROR, earlier_memory, failures
 from pinscope.tracing.host_work import HostWork
+from pinscope.tracing.later_copies import lines_by_order
 from pinscope.tracing.mapped_file import CUT
 from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
 from pinscope.tracing.sites import ALLOCATES, PinnedMemory
@@ -30,6 +31,7 @@ MEMORY = ("unknown", "pageable", "pinned", "device", "array", "managed", "device
 DIRECTIONS = ("other", "h2d", "d2h", "h2d", "d2h", "d2d", "d2d", "d2d", "d2d", "h2h", "p2p")
 """CUPTI's kinds of copies, by number."""
 _PAGEABLE, _PINNED = MEMORY.index("pageable"), MEMORY.index("pinned")
+_TO_GPU = DIRECTIONS.index("h2d")
 _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2d", "d2h"}]
 SIZES = LARGE_BYTES * 4.0 ** np.arange(-4, 13)
 """Copies are counted by them: each up to the next of these sizes, from 256 bytes to 1 TiB."""
@@ -98,13 +100,30 @@ class LineTotals:
         self._range_names = files.spool.ranges()
         self._looks = {int(look["correlation"]): look for look in files.spool.memory()}
         self._places = [NATIVE, *map(place_of, files.spool.stacks())]
-        self._kinds = list(dict.fromkeys((place.file, place.line) for place in self._places))
+        kinds = [(place.file, place.line, place.library) for place in self._places]
+        self._kinds = list(dict.fromkeys(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
-        self._line_of_stack = np.asarray([numbers[place.file, place.line] for place in self._places])
+        self._line_of_stack = np.asarray([numbers[kind] for kind in kinds])
         self.watched, self.switches = files.spool.watched(), files.spool.switches()
         self._host_calls, self.host_names = files.spool.host_calls(), files.spool.host_names()
+        self.data, self.made_loaders = files.spool.data(), files.spool.loaders()
+        """What is known of the data of copies, and DataLoaders by their numbers."""
+        self._by_order = self._take_lines_of_calls_before()
         self.failed = files.spool.failed()
         self.failed["stack"][self.failed["stack"] >= len(self._places)] = 0
+
+    def _take_lines_of_calls_before(self) -> NDArray[np.bool_]:
+        """Give large copies to the GPU of threads without Python code the stack of the call that left them to these;
+        which of :attr:`copies` these are."""
+        places = self.call_places(self.copies)
+        native = np.asarray([not place.file for place in self._places])[self.stacks(self.copies)]
+        native &= (places >= 0) & (self.copies["copy_kind"] == _TO_GPU) & (self.copies["bytes"] > LARGE_BYTES)
+        rows = np.flatnonzero(native)
+        copies = self.copies[rows]
+        stacks = lines_by_order(copies, self._call_starts(copies), self._host_calls, self.host_names)
+        rows, stacks = rows[stacks > 0], stacks[stacks > 0]
+        self.calls["stack"][places[rows]] = stacks
+        return np.isin(np.arange(len(self.copies)), rows)
 
     def devices(self) -> Iterator[TraceRow]:
         """A row for each GPU."""
@@ -147,6 +166,12 @@ class LineTotals:
         """Of each record the place of its call in :attr:`calls`; −1 where the call was not recorded."""
         return find(self.calls["correlation_id"], records["correlation_id"])
 
+    def is_over_with_call(self, copies: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which of these copies were over when their calls returned."""
+        known = (places := self.call_places(copies)) >= 0
+        known[known] = copies["end"][known] <= self.calls["end"][places[known]]
+        return np.asarray(known & (copies["end"] > 0))
+
     def stacks(self, records: NDArray[Any]) -> NDArray[np.intp]:
         """Of each record the number of its stack; 0 where there is none."""
         return self.known_stacks(self._noted(records, "stack"))
@@ -182,12 +207,12 @@ class LineTotals:
     @cached_property
     def files(self) -> NDArray[Any]:
         """Of each line its file; empty where no Python code made the call."""
-        return np.asarray([file for file, _ in self._kinds], object)
+        return np.asarray([file for file, _, _ in self._kinds], object)
 
     @cached_property
     def line_numbers(self) -> NDArray[np.int32]:
         """Of each line its number in the file."""
-        return np.asarray([line for _, line in self._kinds], np.int32)
+        return np.asarray([line for _, line, _ in self._kinds], np.int32)
 
     def _call_starts(self, copies: NDArray[Any]) -> NDArray[np.int64]:
         places = self.call_places(copies)
@@ -309,6 +334,7 @@ class LineTotals:
                 **self.where(int(stacks[rows][0])),
                 call=self._call_name(int(places[rows][0])),
                 ranges=self._ranges(copies, copies["bytes"]),
+                by_order_count=int(self._by_order[rows].sum()) or None,
                 **self.host.of_copies(places[rows], copies["bytes"]),
                 **self._memory_of(copies),
             )
@@ -345,12 +371,15 @@ class LineTotals:
     def where(self, stack: int) -> dict[str, Any]:
         """The line of a stack, as fields of its row."""
         place: Place = self._places[stack]
+        library_file, library_line = place.library or (None, None)
         return {
             "file": place.file,
             "line": place.line,
             "function": place.function,
             "source_line": place.source,
             "stack": place.stack,
+            "library_file": library_file,
+            "library_line": library_line,
         }
 
     # What the CPU does for copies

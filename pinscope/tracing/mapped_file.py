@@ -144,6 +144,8 @@ PINNED, CONVERTED, GATHERED, RECEIVED, LOADS, PINS, STAGED = 1, 2, 4, 8, 16, 32,
 """Flags of a call: its source is pinned; it converts; it gathers what does not lie as the target does; its source came
 from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader that pins; it copies the data in the
 host's memory."""
+LOADER = 8
+"""Above so many bits of the flags: number of the DataLoader whose batch the source is of, from 1 on."""
 RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
 """Names of what a DataLoader's loop does beside the program."""
 CUT = 0

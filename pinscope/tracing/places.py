@@ -6,13 +6,14 @@ import ast
 import functools
 import linecache
 import os
+import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pinscope.text import mask_code
-from pinscope.tracing.stacks import Frame, file_label, is_ours, is_own, label
+from pinscope.tracing.stacks import INSTALLED, Frame, file_label, is_ours, is_own, label
 
 SHOWN_FRAMES = 12
 """Of a stack, as text."""
@@ -56,6 +57,8 @@ class Place:
     function: str
     source: str
     stack: str
+    library: tuple[str, int] | None = None
+    """File and line of the library below it that made the call, or had another library make it."""
 
 
 NATIVE = Place("", 0, "", "", "")
@@ -86,7 +89,40 @@ def place_of(stack: Sequence[Frame]) -> Place:
     frames_text = "\n".join(
         label(f"{name} ({path}:{number})", FRAME_CHARACTERS) for path, number, name in frames[:SHOWN_FRAMES]
     )
-    return Place(file_label(file), line, label(function, FUNCTION_CHARACTERS), _text(file, line), frames_text)
+    library = _library_frame(frames[: frames.index(own)])
+    return Place(
+        file_label(file),
+        line,
+        label(function, FUNCTION_CHARACTERS),
+        _text(file, line),
+        frames_text,
+        library and (file_label(library[0]), library[1]),
+    )
+
+
+_COPYING = frozenset({"torch", "cupy", "cupyx", "jax", "jaxlib", "numpy", "numba", "numba_cuda", "cuda"})
+"""Packages that copy for whoever calls them."""
+
+
+def _library_frame(below: Sequence[Frame]) -> Frame | None:
+    """Of the frames below the program's own, the one that decides on the call: the innermost one of a package that is
+    none of :data:`_COPYING`. Else, where the program's line calls PyTorch, the innermost one of PyTorch, if it is in
+    another file than what the line calls: its hooks copy, too."""
+    installed = [(frame, package) for frame in below if (package := _package(frame[0]))]
+    deciding = next((frame for frame, package in installed if package not in _COPYING), None)
+    if deciding is None and installed and installed[-1][1] == "torch":
+        inner = next(frame for frame, package in installed if package == "torch")
+        deciding = inner if inner[0] != installed[-1][0][0] else None
+    return deciding
+
+
+def _package(file: str) -> str:
+    """The installed package that a file belongs to; empty of Python's own library, and of code that is in no file."""
+    folder = next((folder for folder in (*INSTALLED, *library_folders()) if folder in file), None)
+    if folder is None:
+        return ""
+    package = file.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
+    return "" if package in sys.stdlib_module_names else package
 
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:

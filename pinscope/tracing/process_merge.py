@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
 from pinscope.tracing.early_reads import early_reads, watched_copies
 from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
+from pinscope.tracing.loader_feeds import loaders
 from pinscope.tracing.migrations import migrated
+from pinscope.tracing.needless import needless
 from pinscope.tracing.spool import RecordFiles, Spool
 
 if TYPE_CHECKING:
@@ -181,6 +183,8 @@ class MergedTrace:
         yield from self._numbered(lambda process: process.totals.devices())
         yield from failed[:MOST_SITES]
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
+        yield from _most(self._numbered(_needless), lambda row: row.bytes or 0)
+        yield from _most(self._numbered(_loaders), lambda row: row.count or 0)
         yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
         yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
         yield from _most(self._numbered(lambda process: migrated(process.totals)), _migrated_bytes)
@@ -228,6 +232,18 @@ def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator
 
 def _sites(process: Process) -> Iterator[TraceRow]:
     for row in process.totals.sites():
+        yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
+
+
+def _needless(process: Process) -> Iterator[TraceRow]:
+    first = process.first_site
+    for row in needless(process.totals):
+        sender = None if row.sent_by is None else row.sent_by + first
+        yield row.model_copy(update={"number": (row.number or 0) + first, "sent_by": sender})
+
+
+def _loaders(process: Process) -> Iterator[TraceRow]:
+    for row in loaders(process.totals):
         yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
 
 

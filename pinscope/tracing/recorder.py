@@ -18,29 +18,17 @@ from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
 from typing import Any
 
-from pinscope.tracing import (
-    bound,
-    cupti_library,
-    error_filter,
-    library_log,
-    managed,
-    mapped_file,
-    pending,
-    process_end,
-    source_memory,
-    spool_folder,
-    stacks,
-    waits,
-)
+from pinscope.tracing import stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
+from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.pending import raise_behind
 from pinscope.tracing.process_end import at_end
-from pinscope.tracing.source_memory import LARGE_BYTES, SourceMemory
+from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
 from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
 
@@ -100,7 +88,9 @@ class Recorder:
             lambda line: folder.append("stacks", line),
             lambda line: folder.append("full", line),
         )
-        self._memory = SourceMemory(self._config["functions"], self._stack, lambda line: folder.append("memory", line))
+        functions = self._config["functions"]
+        memory = SourceMemory(functions, self._stack, lambda line: folder.append("memory", line))
+        self._data = HostData(folder, functions, memory)
         self._managed = ManagedMemory(
             self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
         )
@@ -280,9 +270,9 @@ class Recorder:
             correlation = correlation_id.value
             if site.value == _ENTER:
                 if self._on:
-                    if number in (memory := self._memory).functions:
-                        size = memory.sizes.get(parameters.value)
-                        if (size is None or size.value > LARGE_BYTES) and memory.look(
+                    if number in (data_of := self._data).functions:
+                        size = data_of.sizes.get(parameters.value)
+                        if (size is None or size.value > LARGE_BYTES) and data_of.begins(
                             number, parameters.value, correlation, _getframe().f_back
                         ):
                             now = _clock()
@@ -296,6 +286,8 @@ class Recorder:
                 named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
                 self._log.note(correlation, number, thread, stack, named, begun, now)
                 self.last_calls[thread] = correlation
+                if correlation in self._data.due:
+                    self._data.is_over(correlation)
             elif self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
@@ -311,6 +303,14 @@ class Recorder:
             self.caught(error)
         if self.waits and self.waits.is_due():
             self.waits.ask()
+
+    def keep(self, name: str, document: Any) -> None:
+        """Write a line of JSON to a file of the spool."""
+        self._folder.append(name, as_json(document) + b"\n")
+
+    def stack_here(self) -> int:
+        """Number of the stack of the program and its libraries that is running now."""
+        return self._stack(_getframe(1))
 
     def _failed(self, _user: int, domain: int, number: int, data: int) -> None:
         """A call has returned an error."""
@@ -412,7 +412,7 @@ class Recorder:
         self._ranges.forget()
         self._nvtx = NvtxCalls(self._ranges)
         self._views.clear()
-        self._memory.sizes.clear()
+        self._data.close()
 
     def before_fork(self) -> None:
         """No other thread may be in CUPTI for us meanwhile."""
@@ -455,15 +455,11 @@ class Recorder:
 
 
 _OWN_MODULES = (
-    bound, cupti_library, error_filter, library_log, managed, mapped_file, pending, process_end, source_memory,
-    spool_folder, stacks, waits,
+    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "library_log",
+    "loader_origins", "managed", "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder",
+    "stacks", "waits", "watch_reads",
 )  # fmt: skip
-_OWN_FILES = frozenset(module.__file__ for module in (*_OWN_MODULES, json, json.encoder)) | {
-    __file__,
-    f"{OURS}/host_calls.py",
-    f"{OURS}/library_calls.py",
-    f"{OURS}/watch_reads.py",
-}
+_OWN_FILES = frozenset([*(f"{OURS}/{name}.py" for name in _OWN_MODULES), json.__file__, json.encoder.__file__])
 _CALLBACKS = frozenset(
     getattr(Recorder, name).__code__ for name in ("_call", "_call_and_wait", "_failed", "_request", "_complete")
 )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Cell, Run, Table, table
 from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
+from pinscope.records.traffic import NeedlessKind
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
@@ -174,6 +175,7 @@ class Seen:
         early_reads: reads of these before a wait, the most first.
         unrecorded: processes; ``migrations``: of managed memory; ``pinned_h2d``: bytes per second of pinned copies.
         failed: calls that returned an error, the earliest first.
+        needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
     """
 
     program: Row | None
@@ -188,6 +190,8 @@ class Seen:
     migrations: tuple[Row, ...]
     pinned_h2d: float | None
     failed: tuple[Row, ...]
+    needless: tuple[Row, ...]
+    loaders: tuple[Row, ...]
     watched: tuple[Row, ...]
     early_reads: tuple[Row, ...]
 
@@ -248,7 +252,7 @@ class Seen:
         def copies_alike(site: Site) -> tuple[Any, ...]:
             row = site.row
             device = row["device"] if row["process"] is None else None
-            return row["file"], row["line"], row["direction"], row["source"], row["target"], device
+            return *place_in(row), row["direction"], row["source"], row["target"], device
 
         return tuple(
             (sites[0], len({site.row["process"] for site in sites}) - 1)
@@ -352,6 +356,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         migrations=tuple(by_kind.get("migration", ())),
         pinned_h2d=rates["h2d"],
         failed=tuple(by_kind.get("failed_call", ())),
+        needless=tuple(row for kind in get_args(NeedlessKind) for row in by_kind.get(kind, ())),
+        loaders=tuple(by_kind.get("loader", ())),
     )
     sites = [replace(site, whole_seconds=seen.seconds_from_first(site.row) or math.inf) for site in sites]
     for process in {site.row["process"] for site in sites if site.is_received}:
@@ -409,9 +415,20 @@ def _rate(value: Any) -> float | None:
 
 
 def line_name(row: Row) -> str:
-    """``train.py:33``, or what is known instead; where several processes were recorded, ``train.py:33 (rank 1)``."""
+    """``train.py:33``, or what is known instead; with the line of a library that it led to ``train.py:33 →
+    hooks.py:31``; where it is known by bytes and order alone ``train.py:33 (about)``; where several processes were
+    recorded, ``train.py:33 (rank 1)``."""
     line = f"{PurePath(row['file']).name}:{row['line']}" if row["file"] else UNKNOWN_LINE
+    if library := row.get("library_file"):
+        line = f"{line} → {PurePath(library).name}:{row['library_line']}"
+    if row.get("by_order_count"):
+        line = f"{line} (about)"
     return f"{line} ({process})" if (process := process_name(row)) else line
+
+
+def place_in(row: Row) -> tuple[Any, ...]:
+    """The line of the program, and that of a library below it, by which rows of one line are known."""
+    return row["file"], row["line"], row["library_file"], row["library_line"]
 
 
 def gpu_name(row: Row) -> str:

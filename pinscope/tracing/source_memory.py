@@ -16,8 +16,6 @@ from pinscope.tracing.bound import as_json, bind, os, time
 
 bind(globals())
 
-LARGE_BYTES = 64 * 1024
-"""As :data:`pinscope.records.trace_row.LARGE_BYTES`, which a program that is traced does not import."""
 LOOKED_AT = (1, 4)
 """Which large copies of a line are looked at: the first may be the only one into memory that was never touched."""
 MOST_SECONDS = 0.2
@@ -27,21 +25,17 @@ MOST_ADDRESSES = 1000
 WINDOWS, WINDOW_PAGES = 16, 32
 """Of a copy, so many stretches of so many pages are looked at."""
 _ARGUMENTS = {
-    **dict.fromkeys(("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2"), (8,)),
+    **dict.fromkeys(("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2"), (1,)),
     **dict.fromkeys(("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2"), (0,)),
-    **dict.fromkeys(("cuMemcpy", "cuMemcpyAsync"), (8, 0)),
+    **dict.fromkeys(("cuMemcpy", "cuMemcpyAsync"), (1, 0)),
 }
-"""Function of the driver → where among its arguments an address of the host may stand."""
-_BYTES_AT = 16
-"""Of all of them."""
+"""Function of the driver → which of its arguments may be an address of the host."""
 _PER_THREAD = ("_ptsz", "_ptds")
 _PRESENT, _PAGEMAP_BYTES = 63, 8
 _SCAN, _SCAN_BYTES, _IS_HUGE, _MOST_REGIONS = 0xC0606610, 96, 1 << 6, 64
 """PAGEMAP_SCAN of Linux 6.7: its number, the length of its argument, PAGE_IS_HUGE."""
 _SHARED = (b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/zero", b"/anon_hugepage")
 _HUGE = b"/anon_hugepage"
-
-_pointer = ctypes.c_uint64.from_address
 
 
 class SourceMemory:
@@ -53,17 +47,14 @@ class SourceMemory:
         keep: writes what a look showed, as a line of JSON.
 
     Attributes:
-        functions: number of those that copy → where among their arguments an address of the host may stand. Empty
-            once nothing is looked at any more.
-        sizes: address of the arguments of a copy that was seen before → its bytes; at the same depth of the program the
-            next copy has its arguments there.
+        functions: number of those that copy → which of their arguments may be an address of the host. Empty once
+            nothing is looked at any more.
     """
 
     def __init__(
         self, functions: Mapping[str, str], stack: Callable[[FrameType | None], int], keep: Callable[[bytes], None]
     ) -> None:
         self._stack, self._keep = stack, keep
-        self.sizes: dict[int, ctypes.c_uint64] = {}
         self._times: dict[tuple[int, int], int] = {}
         self._left = MOST_SECONDS
         names = {int(number): name for number, name in functions.items()}
@@ -73,21 +64,16 @@ class SourceMemory:
             if (plain := name.removesuffix(_PER_THREAD[0]).removesuffix(_PER_THREAD[1])) in _ARGUMENTS
         }
 
-    def look(self, number: int, arguments: int, correlation: int, caller: FrameType | None) -> bool:
-        """A copy begins; whether it was looked at.
+    def look(self, number: int, arguments: Sequence[int], correlation: int, caller: FrameType | None) -> bool:
+        """A large copy begins; whether it was looked at.
 
         Args:
             number: of its function, one of :attr:`functions`.
-            arguments: their address.
+            arguments: target, source and bytes.
             correlation: id of the call.
             caller: innermost frame of its stack.
         """
-        if len(self.sizes) >= MOST_ADDRESSES:
-            self.sizes.clear()
-        self.sizes[arguments] = view = ctypes.c_uint64.from_address(arguments + _BYTES_AT)
-        size = view.value
-        if size <= LARGE_BYTES:
-            return False
+        size = arguments[2]
         site = self._stack(caller), number
         times = self._times[site] = self._times.get(site, 0) + 1
         if times not in LOOKED_AT:
@@ -95,7 +81,7 @@ class SourceMemory:
         begun = time.perf_counter()
         try:
             for place in self.functions[number]:
-                seen = _memory(_pointer(arguments + place).value, size)
+                seen = _memory(arguments[place], size)
                 if seen is not None:
                     self._keep(as_json({"correlation": correlation, "bytes": size, **seen}) + b"\n")
                     break

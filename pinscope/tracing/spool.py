@@ -51,6 +51,8 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
+DATA = _type(correlation_id="u4", kind="u4", other="u4")
+"""Its ``host_data.DATA``."""
 HOST_CALLS = _type(
     name="u4", thread="u4", stack="u4", range="u4", flags="u4", major_faults="u4",
     start="i8", end="i8", bytes="i8", processor="i8", minor_faults="i8",
@@ -204,6 +206,15 @@ class Spool:
         calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
+
+    def loaders(self) -> dict[int, Mapping[str, Any]]:
+        """DataLoaders by their numbers: the stack that made them, and what they are."""
+        return dict(self._lines("loaders"))
+
+    def data(self) -> NDArray[Any]:
+        """What is known of the data of copies: fields of :data:`DATA`."""
+        pieces = [np.fromfile(path, DATA) for path in sorted(self.folder.glob("data.*"))]
+        return np.concatenate([np.empty(0, DATA), *(piece[piece["kind"] > 0] for piece in pieces)])
 
     def host_calls(self) -> NDArray[Any]:
         """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of

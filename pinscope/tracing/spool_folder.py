@@ -13,6 +13,7 @@ Its layout::
     process.PID.NUMBER    likewise of a process that the program has started, without config.json and stop
     children              a line for each process that was started: :func:`child_line`
     calls.NUMBER          an entry for each call that is over: :data:`pinscope.tracing.mapped_file.ENTRY`
+    data.NUMBER           an entry for copies whose data was looked at: :data:`pinscope.tracing.host_data.DATA`
     host_calls.NUMBER     an entry for each library's call that moves data of the host: ``HOST_ENTRY`` there
     host_names            a line of JSON for each name: its number, the call, and what it did to the data
     watched               an entry for each copy that is watched, and each call that reads: ``READ_ENTRY`` there

@@ -69,8 +69,8 @@ class OwnLines:
             return self._files.setdefault(file, file_label(os.path.realpath(file)) if own else None)
 
 
-MOST_FRAMES = 32
-"""Of a stack, the innermost ones."""
+MOST_FRAMES = 64
+"""Of a stack, the innermost ones: a library may call itself through many, as modules within modules do."""
 MOST_STACKS = 20_000
 """That have a number; a program may make up new code for each step."""
 Frame = tuple[str, int, str]

@@ -34,7 +34,6 @@ def test_runs_are_named_found_by_tag_ticked_and_compared_and_links_keep_it(page:
     page.get_by_role("link", name="Bandwidth").first.click()
     page.wait_for_url("**/runs?run=second")
     page.get_by_role("link", name="All runs").click()
-    print("URL", page.url, page.get_by_role("link", name="All runs").all_inner_texts())
     page.wait_for_url("**/runs?search=%23nightly")
     expect(page.get_by_text(re.compile("^2 of"))).to_be_visible()
 

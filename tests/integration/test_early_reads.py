@@ -69,7 +69,11 @@ def test_a_read_before_a_wait_is_named_with_its_copy(tmp_path: Path) -> None:
         (line,) = lines_of(script, f"# {way}")
         row = named.pop(line)
         assert row["copy_line"] == (line - 1 if way.startswith("into") else copied_at)
-        assert (way, row["count"], row["in_flight_count"]) == (way, 5, 0 if way == "by luck" else 5)
+        assert (way, row["count"], row["in_flight_count"] > 0) == (
+            way,
+            5,
+            way != "by luck",
+        )  # a busy machine reads late
         assert row["call"] == ("item" if way == "while it runs" else "__add__")
     assert named == {}
 

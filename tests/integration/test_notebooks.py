@@ -9,6 +9,7 @@ import sys
 from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def shown(cell: dict[str, Any], kind: str) -> str:
     return text if isinstance(text, str) else json.dumps(text) if isinstance(text, dict) else "".join(text)
 
 
-def test_jupyter_shows_the_report_a_chart_findings_two_runs_and_the_line_of_a_traced_cell(
+def test_jupyter_shows_the_report_a_chart_findings_a_comparison_and_the_line_of_a_traced_cell(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     ran("-c", EXECUTE, FOLDER / "pinscope.ipynb", tmp_path / "ran.ipynb", environment=environment, folder=tmp_path)
@@ -67,18 +68,18 @@ def test_jupyter_shows_the_report_a_chart_findings_two_runs_and_the_line_of_a_tr
     assert "Bandwidth" in unescape(shown(report, "text/html"))
     assert "Bandwidth (GB/s)" in shown(chart, "application/vnd.plotly.v1+json")
     assert [output["name"] for output in findings["outputs"]] in ([], ["stdout"])
-    assert "bytes_per_second after" in shown(both, "text/html")
+    assert shown(both, "text/markdown").startswith("# bandwidth: B against A")
     assert "Pin what first_step.py:3 copies" in shown(traced, "text/markdown").replace("\\", "")
     assert "on_gpu.set(batch)" in unescape(shown(traced, "text/html"))
 
 
 def test_marimo_runs_the_same(environment: dict[str, str], tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
+    notebook, page = copy(FOLDER / "pinscope_marimo.py", tmp_path), tmp_path / "page.html"  # marimo writes beside it
     ran(
-        *("-m", "marimo", "export", "html", FOLDER / "pinscope_marimo.py", "-o", page, "--no-include-code"),
+        *("-m", "marimo", "export", "html", notebook, "-o", page, "--no-include-code"),
         environment=environment, folder=tmp_path,
     )  # fmt: skip
     text = page.read_text()
     assert "srcdoc" in text
-    assert "bytes_per_second after" in text
+    assert "Comparison" in text
     assert "first step" in text

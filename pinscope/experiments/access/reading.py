@@ -262,14 +262,14 @@ def verdict(accesses: Accesses) -> str | None:
         unclear = "Measure again: times vary too much to tell whether zero-copy is slower than a copy."
         is_near = near(most.cell.wall_seconds, most.other.wall_seconds)
         return f"Map the data (zero-copy): {longest}, and no GPU memory." if is_near else unclear
-    faster = faster_shares([pair for pair in accesses.pairs if pair.cell.spacing > 1])
-    use_part = f", map what they read {faster} of" if faster else ""
+    parts = [pair for pair in accesses.pairs if pair.cell.spacing > 1]
+    faster, uses = faster_shares(parts), max((pair.cell.uses for pair in parts), default=1)
+    mapped = f", map if {faster} is used {'once' if uses == 1 else f'{uses} times'}" if faster else ""
     again = " and again" if any(pair.cell.uses == 1 and pair.verdict != "slower" for pair in whole) else ""
     scattered = [pair for pair in whole if pair.cell.uses == 1 and pair.cell.pattern in SCATTERED]
     if again and scattered and all(pair.verdict == "slower" for pair in scattered):
-        kept = f", map what is read {faster} of" if faster else ""
-        return f"Copy data read whole randomly or again (mapped up to {most.times_words} times slower){kept}."
-    return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){use_part}."
+        return f"Copy data read whole randomly or again (mapped up to {most.times_words} times slower){mapped}."
+    return f"Copy what kernels read whole{again} (mapped up to {most.times_words} times slower){mapped}."
 
 
 def known_pairs(pairs: Iterable[Pair]) -> list[Pair]:

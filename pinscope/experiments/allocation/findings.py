@@ -140,7 +140,7 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
     worst = buffers.dearest()
     if worst is None or worst.copies == 0 or worst.gain_seconds is None:
         return
-    evens = buffers.usual_evens()
+    evens = [even for even in buffers.usual_evens() if even.is_known]
     pinned, pageable = (buffers.fresh[way, worst.bytes].both_seconds for way in ("pinned", BASE))
     cost, dearer = pinned.median / pageable.median, exceeds(pinned, pageable)
     if worst.copies is None and not dearer:  # neither measurably dearer nor of any use: nothing to advise

@@ -14,7 +14,7 @@ from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import on_lab, roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity
+from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_about, format_bytes
 
 
@@ -43,6 +43,7 @@ class BreakEven:
         base: the pageable buffer that it replaces.
         extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
             and unregistering.
+        off_seconds: how far that may be off.
         gain_seconds: pageable copy less pinned copy; ``None`` where ± does not tell them apart.
     """
 
@@ -52,10 +53,20 @@ class BreakEven:
     direction: Annotated[str, Label("direction")]
     extra_seconds: Annotated[float, Value("extra cost", "seconds", "less")]
     gain_seconds: Annotated[float | None, Value("gain per copy", "seconds", "more")]
+    off_seconds: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be told when it has paid; of a tie in costs only if a copy gains more than they may be off."""
+        gain = self.gain_seconds or 0.0
+        return abs(self.extra_seconds) > self.off_seconds or self.extra_seconds + self.off_seconds <= gain
 
     @property
     def copies(self) -> Annotated[int | None, Value("copies", "count", "less")]:
-        """After so many it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain nothing."""
+        """After so many it has paid; 0 if it costs nothing extra, ``None`` if it does and copies gain nothing, or if it
+        is not known."""
+        if not self.is_known:
+            return None
         if self.extra_seconds <= 0:
             return 0
         gain = self.gain_seconds or 0.0
@@ -142,28 +153,31 @@ class Buffers:
         evens = []
         compared = [cell for cell in self.fresh.values() if cell not in self.kept]
         for cell, base, direction in product(compared, of_kind(WAYS, "fresh"), ("h2d", "d2h")):
-            extra = self._extra(cell, base)
+            costs = self._costs(cell, base)
             slow = self.copies.get((WAYS[base].backing or "", direction, cell.bytes))
             fast = self.copies.get(("pinned", direction, cell.bytes))
-            if extra is not None and slow and fast:
+            if costs and slow and fast:
                 tie = not exceeds(slow, fast) and not exceeds(fast, slow)
                 gain = None if tie else slow.median - fast.median
-                evens.append(BreakEven(cell.way, base, cell.bytes, direction, extra, gain))
+                extra, off = costs
+                evens.append(BreakEven(cell.way, base, cell.bytes, direction, extra, gain, off))
         return evens
 
-    def _extra(self, cell: Cell, base: str) -> float | None:
+    def _costs(self, cell: Cell, base: str) -> tuple[float, float] | None:
+        """Extra seconds, and how far they may be off."""
         way = WAYS[cell.way]
         if "registered" in way.kinds:
             if way.base != base or cell.register_seconds is None or cell.unregister_seconds is None:
                 return None
-            return cell.register_seconds.median + cell.unregister_seconds.median
+            steps = cell.register_seconds, cell.unregister_seconds
+            return sum(step.median for step in steps), _off(steps)
         pageable = self.fresh.get((base, cell.bytes))
         if pageable is None or (cell.way != "pinned" and "pool" not in way.kinds):  # others' copies were not timed
             return None
         times = (cell.both_seconds, pageable.both_seconds)
         if sum(time.median * time.uncertainty for time in times) > MOST_OFF * max(time.median for time in times):
             return None  # it varies too much to tell
-        return times[0].median - times[1].median
+        return times[0].median - times[1].median, _off(times)
 
     def largest(self, way: str) -> Cell | None:
         """The largest fresh buffer of a way; ``None`` where none was measured."""
@@ -182,8 +196,9 @@ class Buffers:
         return sorted(evens, key=lambda even: even.direction != "h2d")
 
     def dearest(self) -> BreakEven | None:
-        """The direction in which that buffer pays last."""
-        return max(self.usual_evens(), key=lambda even: (even.copies is None, even.copies or 0), default=None)
+        """The direction, of those that are known, in which that buffer pays last."""
+        known = [even for even in self.usual_evens() if even.is_known]
+        return max(known, key=lambda even: (even.copies is None, even.copies or 0), default=None)
 
     def cheaper(self, ways: Collection[str], times: float) -> tuple[Cell, Cell] | None:
         """That buffer and the cheapest of its size in these ways, if that takes so many times less for sure."""
@@ -198,6 +213,11 @@ class Buffers:
 
 of = Buffers
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
+
+
+def _off(times: Sequence[Summary]) -> float:
+    """Seconds by which the sum or difference of two medians may be off."""
+    return math.hypot(*(time.median * time.uncertainty for time in times))
 
 
 def _place(row: Row) -> str:
@@ -253,7 +273,8 @@ def headline(buffers: Buffers) -> Iterator[Quantity]:
         yield measured(name, cell.both_seconds, "seconds", key=f"{cell.way}.time")
     for even in buffers.usual_evens():
         name = f"Copies that repay a pinned buffer, {even.direction}, {format_bytes(even.bytes)}"
-        yield quantity(name, even.copies, "count", reason=why, key=f"{even.way}.{even.direction}.copies")
+        reason = why if even.is_known else VARIES
+        yield quantity(name, even.copies, "count", reason=reason, key=f"{even.way}.{even.direction}.copies")
 
 
 def tables(buffers: Buffers) -> Iterator[Table]:
@@ -272,6 +293,6 @@ def tables(buffers: Buffers) -> Iterator[Table]:
             "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
             "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
             "copies: there is no extra cost. n/a: copies from pinned memory are not measurably "
-            "faster at this size.",
+            "faster at this size, or the extra cost varies too much to tell.",
             "After how many copies a pinned buffer has paid for itself",
         )

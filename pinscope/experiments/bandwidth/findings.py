@@ -186,7 +186,7 @@ def _states(copies: Copies) -> Iterator[Costed]:
     """How far the rate of pageable copies depends on pages and caches, at the size where it does most."""
     widest = {way: group for way in ("h2d", "d2h") if (group := _widest(copies, way))}
     if widest:
-        ends = {way: (min(group, key=RATE), max(group, key=RATE)) for way, group in widest.items()}
+        ends = {way: _ends(group) for way, group in widest.items()}
         rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in ends.items()}
         states = {way: [f"{cell.backing}, {cell.cache}" for cell in both] for way, both in ends.items()}
         sizes = {way: format_bytes(group[0].bytes) for way, group in widest.items()}
@@ -237,6 +237,13 @@ def _widest(copies: Copies, way: str) -> list[Cell] | None:
     groups = grouped([cell for cell in states if cell.bytes >= LARGE], lambda cell: cell.bytes)
     widest = max((groups[size] for size in sorted(groups)), key=_range, default=[])
     return widest if any(_decides(factor, widest) for factor in _FACTORS) else None
+
+
+def _ends(states: Sequence[Cell]) -> tuple[Cell, Cell]:
+    """The slowest and the fastest of states that are alike in what decides nothing."""
+    alike = [name for name in _FACTORS if not _decides(name, states)]
+    widest = max(grouped(states, lambda cell: tuple(getattr(cell, name) for name in alike)).values(), key=_range)
+    return min(widest, key=RATE), max(widest, key=RATE)
 
 
 def _decides(factor: str, states: Sequence[Cell]) -> bool:

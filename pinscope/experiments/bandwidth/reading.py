@@ -263,7 +263,9 @@ def verdict(copies: Copies) -> str | None:
         return f"{wrong} of {len(copies.cells)} combinations delivered wrong data: do not trust these figures."
     if copies.gains:
         way, gain = next(iter(copies.gains.items()))
-        return on_lab(copies.run.lab, f"{_compared(_ways(copies)[way], gain)}.")
+        one_way = [copies.gains[name] for name in ("h2d", "d2h") if name in copies.gains]
+        starts = {gain.start if are_known(*gain.seconds) else None for gain in one_way}
+        return on_lab(copies.run.lab, f"{_compared(_ways(copies)[way], gain, len(one_way) == 2 and len(starts) == 1)}.")
     return _one_kind(copies) if copies.of_one_kind else None
 
 
@@ -272,8 +274,12 @@ def _ways(copies: Copies) -> dict[str, str]:
     return TO_AND_FROM if copies.run.lab == "cuda" else TO_AND_FROM | _ON_MODEL
 
 
-def _compared(way: str, gain: Gain) -> str:
-    """``Pin host buffers from 4 KiB on (smallest measured): unpinned, 1 GiB to GPU is about 6.5 times slower``."""
+def _compared(way: str, gain: Gain, alike: bool) -> str:
+    """``Pin host buffers from 4 KiB on (smallest measured): unpinned, 1 GiB to GPU is about 6.5 times slower``.
+
+    Args:
+        alike: whether the other direction pays from the same size on; else the sentence is about this one only.
+    """
     size, what = format_bytes(gain.bytes), f"copies {way}"
     told_apart = is_distinct(gain.ratio, *gain.seconds)
     if not are_known(*gain.seconds) and not told_apart:
@@ -284,13 +290,13 @@ def _compared(way: str, gain: Gain) -> str:
         makes = f"makes {what} slower" if less else f"makes no difference to {what} that ± could tell"
         return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
     times = f"{about(gain.uncertainty)}{gain.ratio:.1f} times " if are_known(*gain.seconds) else ""
-    slower = f"unpinned, {size} {way} is {times}slower"
+    slower = f"unpinned, {size} {f'{way} ' if alike else ''}is {times}slower"
     which = (
         f"of {size}"
         if gain.start >= gain.bytes
         else f"from {format_bytes(gain.start)} on{' (smallest measured)' if gain.everywhere else ''}"
     )
-    return f"Pin host buffers {which}: {slower}"
+    return f"Pin {'host buffers' if alike else f'buffers copied {way}'} {which}: {slower}"
 
 
 def _one_kind(copies: Copies) -> str:

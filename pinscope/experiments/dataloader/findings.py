@@ -15,7 +15,7 @@ from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
-_SPEED = "Speed with ÷ without, {batch} a batch, and the range in which another run's will lie: "
+_SPEED = "Speed with ÷ without, {batch} a batch: "
 _DETAIL = _SPEED + "{intervals}.[ With {others}.]"
 _MORE = f"To tell smaller differences, take more rounds: pinscope run dataloader --set rounds={MOST_RUNS}"
 TEXTS: Mapping[str, Text] = {
@@ -61,8 +61,7 @@ TEXTS: Mapping[str, Text] = {
     "gain-by-batch": Text(
         "another kind of batch gains more or less by pin_memory with non_blocking, and the intervals lie apart",
         "{setting} makes a loop {usual.value:.2f} times as fast with {batch}, {other.value:.2f} with {kind}",
-        "Speed with ÷ without, {workers}, and the range in which another run's will lie: {usual.times} and "
-        "{other.times}.",
+        "Speed with ÷ without, {workers}: {usual.times} and {other.times}.",
         "{advice}",
     ),
     "pinned-rounding": Text(

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import ROUGH, about, joined
+from pinscope.analysis.texts import ROUGH, about, joined, roughness
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, POOL_SETTINGS, WAYS, BatchKind, Setting
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
 
@@ -347,10 +347,8 @@ class Effect:
 
     @property
     def times(self) -> str:
-        """The ratio with its ends, where it has any."""
-        low, high = self.ends
-        known = f"{self.value:.2f} ({low:.2f} to {high:.2f})" if self.is_known else f"{self.value:.2f}"
-        return "n/a" if self.verdict == VARIES else known
+        """The ratio, and how far it may be off where it is known only roughly."""
+        return "n/a" if self.verdict == VARIES else f"{self.value:.2f}{roughness(self.ratio)}"
 
 
 @dataclass(frozen=True)
@@ -462,7 +460,7 @@ def verdict(loops: Loops) -> str | None:
 
 
 def _brings(effects: Sequence[Effect]) -> str:
-    """``If num_workers is 0, use …: 1.4 times (1.1 to 1.8) as fast (2 workers: cannot tell)``."""
+    """``If num_workers is 0, use …: 1.4 times (4 repeats) as fast (2 workers: cannot tell)``."""
     by_verdict = grouped(effects, lambda effect: effect.verdict)
     alike, name = [effect for effect in effects if effect.verdict in UNTOLD], WAYS[BOTH].title
     same = _workers(alike)
@@ -475,7 +473,7 @@ def _brings(effects: Sequence[Effect]) -> str:
     if slower:
         return f"If num_workers is {_workers(slower)}, leave {name} off: {_times(slower)} as slow{others}"
     if once:
-        return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast, measured once"
+        return f"With {_workers(once)} workers {name} made the loop {_times(once)} as fast"
     rounds = min(effect.ratio.count for effect in alike)
     return f"{rounds} rounds cannot tell whether {name} changes the speed (workers: {same})"
 
@@ -485,14 +483,13 @@ def _workers(some: Sequence[Effect]) -> str:
 
 
 def _times(effects: Sequence[Effect]) -> str:
-    """``1.4 times (1.06 to 1.83)``; two digits after the point where the ratios are known that well."""
-    rough = any(effect.ratio.uncertainty > ROUGH for effect in effects)
+    """``1.4 times (± 12 %)``; two digits after the point where the ratios are known that well."""
+    roughest = max((effect.ratio for effect in effects), key=lambda ratio: ratio.uncertainty)
+    rough = roughest.uncertainty > ROUGH
     turn = -1 if effects[0].verdict == "slower" else 1
     values = sorted(effect.value**turn for effect in effects)
-    ends = sorted(end**turn for effect in effects for end in effect.ends)
     words = [f"{value:.1f}" if rough else f"{value:.2f}" for value in (values[0], values[-1])]
-    between = f" ({ends[0]:.2f} to {ends[-1]:.2f})" if rough and effects[0].ratio.count > 1 else ""
-    return f"{' to '.join(dict.fromkeys(words))} times{between}"
+    return f"{' to '.join(dict.fromkeys(words))} times{roughness(roughest)}"
 
 
 def headline(loops: Loops) -> Iterator[Quantity]:

@@ -277,7 +277,7 @@ def corrupted_shares(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def verdict(passes: Passes) -> str | None:
-    """What the full recipe hides, in a direction where it fails, else to the GPU."""
+    """What the full recipe hides: in a direction where it fails, else in the first where each ingredient tells."""
     if any(cell.corrupted_chunks and cell.recipe.ordered for cell in passes.cells):
         return "Chunks arrived wrong although events or one stream kept the order: do not trust these figures."
     if not passes.full:
@@ -286,7 +286,8 @@ def verdict(passes: Passes) -> str | None:
     if cell:
         sentence = f"Measure again: passes {_WAYS[cell.direction]} vary too much to tell what runs side by side."
         return on_lab(passes.run.lab, sentence)
-    cell = next((cell for cell in passes.full if not cell.overlaps), passes.full[0])
+    shown = [cell for cell in passes.full if all(lack.takes_longer for lack in passes.dearest(cell))]
+    cell = next((cell for cell in passes.full if not cell.overlaps), (*shown, *passes.full)[0])
     return on_lab(passes.run.lab, f"{_brings(cell)}.")
 
 

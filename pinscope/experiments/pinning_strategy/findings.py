@@ -50,7 +50,8 @@ TEXTS: Texts = {
         "[; CUDA refuses a copy that crosses from one of {refused:bytes} into the "
         "next].",
         advice="Where each copy can stay inside one chunk, and above all where other processes use the GPU, call "
-        "{call}: make the chunk a multiple of the size of your copies.",
+        "{call}: make the chunk a multiple of the size of your copies, or let "
+        'chunk="auto" find the longest that keeps waits short.',
     ),
 }
 

@@ -46,7 +46,7 @@ TEXTS: Texts = {
     "scatter-loop-suffices": _LOOP,
     "scatter-loop-suffices/never": Text(
         when="a loop of copies reaches 90 % of one contiguous copy at no size",
-        title="A loop of copies is not good enough at any measured size, up to {most:bytes} a piece",
+        title="A loop of copies is not good enough at {told:and} a piece",
         detail=_LOOP.detail,
         advice="Use another way for pieces of these sizes.",
     ),
@@ -183,12 +183,14 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
     least = min(both, key=lambda pieces: pieces.cells[0].bytes, default=None)
     loop, graph = (least and least.ways[way].wall_seconds for way in ("loop", "graph"))
     cases = [pieces for case, pieces in scatter.cases.items() if case[:2] == next(iter(known))]
+    shares = grouped(scatter.loop_shares.items(), lambda case: case[0][-1])
+    told = [size for size in sorted(shares) if all(share is not None for _, share in shares[size])]
     yield say(
         TEXTS,
         "scatter-loop-suffices" if sizes else "scatter-loop-suffices/never",
         *(_rate(pieces.ways["loop"]) for pieces in cases if _known(pieces, "loop")),
         sizes=list(dict.fromkeys(sizes)),
-        most=max(cell.bytes for cell in scatter.cells),
+        told=[format_bytes(size) for size in told],
         bytes=least and least.cells[0].bytes,
         loop=loop and loop.median,
         graph=graph and graph.median,

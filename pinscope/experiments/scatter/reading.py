@@ -212,10 +212,15 @@ class Scatter:
         return self.cases[*first, min(size for *case, size in self.cases if tuple(case) == first)]
 
     @cached_property
+    def loop_shares(self) -> Mapping[tuple[str, str, int], float | None]:
+        """Direction, layout and size → of the loop's rate against a contiguous copy, where both were measured."""
+        return {case: pieces.loop_share for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous}
+
+    @cached_property
     def loop_suffices(self) -> Mapping[tuple[str, str], int | None]:
         """Direction and layout, where it can be told of the largest size → the least size from which on a loop reaches
         90 % of a contiguous copy; ``None`` if it never does."""
-        shares = {case: pieces.loop_share for case, pieces in self.cases.items() if pieces.loop and pieces.contiguous}
+        shares = self.loop_shares
         groups = grouped(shares, lambda case: case[:2])
         falling = {kind: sorted(cases, reverse=True) for kind, cases in groups.items()}
         return {

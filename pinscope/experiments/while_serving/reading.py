@@ -222,9 +222,9 @@ def verdict(serving: Serving) -> str | None:
     if naive is None or gentle is None:
         waits = f"CUDA calls wait up to {format_seconds(some.longest.seconds)}"
         return f"{waits} while the same process pins {size} ({some.title})."
-    longest, how = format_seconds(naive.longest.seconds), f"pinscope.pinned_empty({gentle.title})"
-    less = f"CUDA calls wait up to {format_seconds(gentle.longest.seconds)}"
-    return f"Pin {size} by {how if gentle.way == AUTO else gentle.title}: {less}, with {naive.title} {longest}."
+    how = f"pinscope.pinned_empty({gentle.title})" if gentle.way == AUTO else gentle.title
+    less, longest = (format_seconds(cell.longest.seconds) for cell in (gentle, naive))
+    return f"While serving, pin {size} by {how}: CUDA calls wait up to {less}, with {naive.title} {longest}."
 
 
 def headline(serving: Serving) -> Iterator[Quantity]:

@@ -48,13 +48,13 @@ def _parts(seen: Seen) -> Iterator[tuple[str, float]]:
     for row in computing:
         yield "GPU busy" if is_alone else f"{gpu_name(row)} busy", row["busy_seconds"]
     if is_alone and computing and not seen.counts_copies_after_waits:
-        yield "GPU idle for copies", copies
+        yield "GPU idle: copies", copies
         if work:
-            yield "GPU idle for work on copies", work
-        yield "GPU idle after waits", waits
+            yield "GPU idle: CPU work for copies", work
+        yield "GPU idle: after waits", waits
         other = seen.seconds - computing[0]["busy_seconds"] - copies - work - waits
         if other > WORTH * seen.seconds:
-            yield "GPU idle otherwise", other
+            yield "GPU idle: other", other
     if seen.sites and not seen.processes:
         at_work = sum(row["host_seconds"] for row in seen.host_calls)
         yield "CPU on copies", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
+from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
 from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
 from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.needless import needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
+from pinscope.tracing.trace.switches import switch_of
 from pinscope.units import format_about, format_bytes, format_seconds, format_share
 
 
@@ -38,8 +40,11 @@ class Cost:
         """What is known to save a part of the time stands before what may, and that before what saves little."""
         if self.saved is None:
             return 1, self.seconds
-        is_much = self.saved >= MOSTLY * seen.seconds_from_first(self.row) > 0
-        return (2, self.saved) if is_much else (0, self.seconds)
+        return (2, self.saved) if self.saves_much(seen) else (0, self.seconds)
+
+    def saves_much(self, seen: Seen) -> bool:
+        """Whether it is known to save a part of the time."""
+        return self.saved is not None and self.saved >= MOSTLY * seen.seconds_from_first(self.row) > 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ LineKey = tuple[object, ...]
 
 def line_key(row: Row) -> LineKey:
     """What tells a line from all others: two files may have the same name."""
-    return row["file"], line_name(row)
+    return *place_in(row), row["process"]
 
 
 def _by_line(timed: Iterator[tuple[Row, float | None]]) -> dict[LineKey, float]:
@@ -199,9 +204,19 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
     return f"{format_seconds(seconds)}{share}"
 
 
+def _shorter(seen: Seen, row: Row, saved: float) -> str:
+    whole = seen.seconds_from_first(row)
+    what = "program" if whole == seen.seconds else "loop"
+    share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    return f"the {what} gets {format_about(saved)}{share} shorter"
+
+
 def _stood(seen: Seen, site: Site) -> str:
-    blocked = "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
-    return f"{blocked} {_took(seen, site.row, site.stands_seconds)}"
+    return f"{_blocked(site)} {_took(seen, site.row, site.stands_seconds)}"
+
+
+def _blocked(site: Site) -> str:
+    return "the GPU idled" if site.row["idle_seconds"] is not None else "the CPU was blocked for"
 
 
 # The rules
@@ -212,15 +227,13 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
     for site, others in seen.accused:
         if is_hidden(site):  # the work of its line says why
             continue
-        saved, whole = site.saved_in_place, seen.seconds_from_first(site.row)
-        to_do, pin = _pinned_memory(site)
+        saved = site.saved_in_place
+        to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read the file in large pieces", file_advice(seen, site)
         elif saved:
-            what = "program" if whole == seen.seconds else "loop"
-            share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-            advice = f"{pin}: the {what} gets {format_about(saved)}{share} shorter."
+            advice = f"{pin}: {_shorter(seen, site.row, saved)}."
         elif saved is None:
             advice = f"{pin}: {_stood(seen, site)}."
         else:
@@ -229,9 +242,11 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         yield Cost(site.row, "pageable-copies", site.stands_seconds, saved, to_do, advice)
 
 
-def _pinned_memory(site: Site) -> tuple[str, str]:
+def _pinned_memory(seen: Seen, site: Site) -> tuple[str, str]:
     """What to do about pageable copies, in a few words and as a sentence begins: where the data must be pinned for them
     to save what is said."""
+    if switch := switch_of(seen, site):
+        return f"set {switch}", f"Set {switch} for {site.name}"
     if site.loader_saved is not None:
         return TO_DO["receive"], FIRST["receive"].format(site.name)
     if site.row["direction"] == "d2h":
@@ -239,10 +254,28 @@ def _pinned_memory(site: Site) -> tuple[str, str]:
     return TO_DO["make"], f"Pin what {site.name} copies, where it is made"
 
 
+def _needless(seen: Seen) -> Iterator[Cost]:
+    """Copies that need not be, as far as samples show; what is saved at most is not what is known to be saved."""
+    for kind, (rule, to_do, begins) in NEEDLESS.items():
+        for each in needless_copies(seen, kind):
+            stood = f"{_blocked(each.site)} {_took(seen, each.site.row, each.seconds)}"
+            yield Cost(each.site.row, rule, each.seconds, None, to_do, f"{begins.format(each.site.name)}: {stood}.")
+
+
+NEEDLESS: Mapping[str, tuple[str, str, str]] = {
+    "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
+    "sent_again": ("data-sent-again", "keep it on the GPU", "Keep on the GPU what {} sends again"),
+}
+"""Kind of row → rule, what to change in a few words, and as a sentence begins."""
+
+
 def _pinned(seen: Seen) -> Iterator[Cost]:
-    """Copies from or to pinned memory for which compute stands."""
+    """Copies from or to pinned memory for which compute stands, as far as the GPU computes: no more of them can hide.
+    Not where most of them need not be."""
+    spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
-        if seen.is_long(site.row, site.stands_seconds):
+        if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
             to_do = "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
@@ -274,22 +307,29 @@ def _small(seen: Seen) -> Iterator[Cost]:
     for site in seen.small:
         held, gathered = site.row["call_seconds"], site.gathered_seconds
         saved = None if gathered is None else max(held - gathered, 0.0)
-        what = f"the {site.row['count']:,} small copies of {site.name}"
-        what = f"Move {what} another way, not gathered" if saved == 0 else f"Gather {what}"
+        count = f"{site.row['count']:,}"
+        if saved == 0:
+            to_do, what = (
+                "move them another way",
+                f"Move the {count} small copies of {site.name} another way, not gathered",
+            )
+        else:
+            to_do, what = "gather them in one copy", f"Gather the {count} small copies of {site.name}"
         advice = f"{what}: they blocked the CPU for {_took(seen, site.row, held)}."
-        to_do = "move them another way" if saved == 0 else "gather them in one copy"
         yield Cost(site.row, "many-small-copies", held, saved, to_do, advice)
 
 
 def _work(seen: Seen) -> Iterator[Cost]:
     """What the CPU does for copies beside the driver's calls; not where pinned memory helps its copies, too."""
-    accused = {site.name for site, _ in seen.accused if not is_hidden(site)}
+    accused = {line_key(site.row) for site, _ in seen.accused if not is_hidden(site)}
     for line in working_lines(seen):
-        if line.remedy == "make" and line.name in accused:
+        if line.remedy == "make" and line_key(line.row) in accused:
             continue
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
-        advice = f"{first_advice(line)}: it kept the CPU {_took(seen, line.row, line.seconds)}."
-        yield Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], advice)
+        cost = Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], "")
+        held = f"it kept the CPU {_took(seen, line.row, line.seconds)}"
+        gain = _shorter(seen, line.row, line.saved) if cost.saves_much(seen) else held
+        yield replace(cost, advice=f"{first_advice(line)}: {gain}.")
 
 
 def _managed(seen: Seen) -> Iterator[Cost]:
@@ -309,5 +349,7 @@ TO_DO: Mapping[Remedy, str] = {
     "make": "make the data in pinned memory",
 }
 """What to change of the CPU's work, in a few words."""
-COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (_work, _pageable, _pinned, _waits, _churn, _small, _managed)
+COSTS: tuple[Callable[[Seen], Iterator[Cost]], ...] = (
+    _work, _pageable, _needless, _pinned, _waits, _churn, _small, _managed
+)  # fmt: skip
 """The rules; each gives the lines that cost something by it."""

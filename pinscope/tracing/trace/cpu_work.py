@@ -8,7 +8,7 @@ from typing import Literal
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import Seen, Site, line_name, table_of_lines
+from pinscope.tracing.sites import Seen, Site, line_name, place_in, table_of_lines
 from pinscope.units import format_seconds
 
 Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
@@ -129,7 +129,7 @@ def pins_again(seen: Seen) -> tuple[Row, ...]:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    return row["file"], row["line"], row["process"]
+    return *place_in(row), row["process"]
 
 
 def first_advice(line: WorkingLine) -> str:

@@ -16,6 +16,7 @@ from pinscope.tracing.trace.failed_calls import TEXTS as FAILED_TEXTS
 from pinscope.tracing.trace.failed_calls import failed_findings
 from pinscope.tracing.trace.managed import TEXTS as MANAGED_TEXTS
 from pinscope.tracing.trace.managed import managed_findings, managed_words
+from pinscope.tracing.trace.needless import NEEDLESS_TEXTS, needless_findings
 from pinscope.tracing.trace.reading import Traced, origin, pinned_memory, share_of_time
 from pinscope.tracing.trace.source_memory import (
     FILE_CODE,
@@ -27,6 +28,7 @@ from pinscope.tracing.trace.source_memory import (
 )
 from pinscope.tracing.trace.source_memory import TEXTS as MEMORY_TEXTS
 from pinscope.tracing.trace.source_memory import figures as memory_figures
+from pinscope.tracing.trace.switches import SWITCH, SWITCH_TEXTS, batches_words, switch_of
 from pinscope.tracing.trace.unrecorded import TEXTS as OF_CHILDREN
 from pinscope.tracing.trace.unrecorded import children_findings
 from pinscope.tracing.trace.what_if import WhatIf
@@ -36,7 +38,7 @@ MOST_ACCUSED = 5
 NOT_RECORDED = "an earlier version made this trace"
 NO_GATHERING = "no run of scatter says how fast pieces are gathered"
 _COPIES = "{line} makes {copies}[: {into} the program would take about {saved:seconds} less, {share}]"
-_PLACE = "{where}[ {slow}][ {others} there likewise.]"
+_PLACE = "{where}[ {slow}][ {batches}][ {others} there likewise.]"
 _MADE_THERE = (
     "Refill a buffer only once its copy is done. On a stream of its own the copy can run while the GPU computes. The "
     "saving holds where the data is made in pinned memory. Where it must be copied there first, that takes CPU time; "
@@ -77,6 +79,8 @@ TEXTS: Texts = {
         _PLACE,
         "Copy into pinned memory that is allocated once and used again; wait for the copy before you read it.",
     ),
+    **SWITCH_TEXTS,
+    **NEEDLESS_TEXTS,
     **MEMORY_TEXTS,
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
@@ -189,6 +193,7 @@ def findings(traced: Traced) -> tuple[Finding, ...]:
         *_missing(seen),
         *_lost(seen),
         *_small(seen, origin(run, "gathered_from")),
+        *needless_findings(seen, _where),
     )
     if what is None and traced.waited is None and seen.failure:
         costed = (*costed, say(TEXTS, "program-failed", failure=seen.failure))
@@ -203,9 +208,11 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             continue
         whole, to_host = seen.seconds_from_first(row), row["direction"] == "d2h"
         asks = "/asynchronous" if "non_blocking=True" in (row["source_line"] or "") else ""
+        switch = switch_of(seen, site)
+        variant = SWITCH if switch else f"pageable-copies{'/to-host' if to_host else asks}"
         yield say(
             TEXTS,
-            MAPPED_FILE if waits else f"pageable-copies{'/to-host' if to_host else asks}",
+            MAPPED_FILE if waits else variant,
             quantity("Bytes", row["bytes"], "bytes"),
             quantity("Bandwidth", site.bytes_per_second, "bytes/second", reason="no transfer was seen to its end"),
             quantity(
@@ -227,6 +234,8 @@ def _pageable(seen: Seen, rate_from: str | None) -> Iterator[Costed]:
             share=share_of_time(seen, row, saved or 0.0),
             where=_where(row),
             slow=source_words(site) or None,
+            switch=switch,
+            batches=batches_words(seen, site),
             file=file_name(row),
             faults=faults_words(row),
             spent=site.unexplained_seconds,
@@ -243,7 +252,8 @@ def _where(row: Row) -> str:
     if not row["file"]:
         return "The Python line is not known."
     source = f": {row['source_line']}" if row["source_line"] else ""
-    place = f"Line {row['line']} of {row['file']}, in {row['function']}{source}"
+    through = f" (through line {row['library_line']} of {row['library_file']})" if row["library_file"] else ""
+    place = f"Line {row['line']} of {row['file']}, in {row['function']}{through}{source}"
     return place if place.endswith(".") else f"{place}."
 
 

@@ -40,6 +40,7 @@ from pinscope.tracing.trace.hazards import (
     waited_verdict,
 )
 from pinscope.tracing.trace.managed import managed_table, managed_words
+from pinscope.tracing.trace.needless import table_of_needless
 from pinscope.tracing.trace.source_memory import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
@@ -224,7 +225,8 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     copies, work = _sites(traced.run, seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen),) if seen.migrations else ()
-    lines = (copies, *managed, work, _allocations(seen), _waits(seen), _devices(seen))
+    needless = (table_of_needless(seen),) if seen.needless else ()
+    lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
     return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 

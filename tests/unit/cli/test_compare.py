@@ -19,13 +19,13 @@ def test_machines_come_first_then_the_verdict_then_what_differs(capsys: pytest.C
         for begin in ("GPU ", "B is ", "4 KiB pages, untouched", "▲ 4 better")
     ]
     assert places == sorted(places)
-    assert not any(line.startswith("no other work") for line in lines)
+    assert not any("  ~ " in line for line in lines)
 
 
 def test_all_shows_what_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", H100, H200, "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "~ same" in shown
+    assert "  ~ " in shown
     assert "packages.numpy" in shown
 
 

@@ -41,7 +41,7 @@ def test_the_answer_of_an_ordinary_program_fits_25_lines_of_100_columns(
     assert len(lines) <= 25
     assert [line for line in lines if len(line) > 100] == []
     drawn = "\n".join(lines)
-    for part in ("GPU idle after waits", "→ pin once", "Most pinned memory at once: 2.93 GiB", "256 B", "--what-if"):
+    for part in ("GPU idle: after waits", "→ pin once", "Most pinned memory at once: 2.93 GiB", "256 B", "--what-if"):
         assert part in drawn
 
 

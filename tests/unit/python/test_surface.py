@@ -15,7 +15,19 @@ LOADED = "import sys; before = set(sys.modules); import pinscope; print(*sorted(
 
 
 def test_the_names_are_these_in_order_each_with_words_and_offered_by_completion() -> None:
-    names = ["Plan", "Run", "Runs", "__version__", "check", "live", "open", "pinned_empty", "plan"]
+    names = [
+        "Comparison",
+        "Plan",
+        "Run",
+        "Runs",
+        "__version__",
+        "check",
+        "compare",
+        "live",
+        "open",
+        "pinned_empty",
+        "plan",
+    ]
     names += ["report_host_memory", "run", "runs", "trace"]
     assert names == pinscope.__all__ == sorted(pinscope.__all__)
     assert set(pinscope.__all__) <= set(dir(pinscope))

@@ -22,8 +22,14 @@ def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path / "here")
     program = "../there/there.py"
     assert parse_request([], program) is None
-    assert parse_request(["pin", "pin"], program) == ()
-    assert parse_request(["pin:here.py:1", "pin:there.py:2", "pin:here.py:1"], program) == (
+    every, chosen = (
+        parse_request(texts, program)
+        for texts in (["pin", "pin"], ["pin:here.py:1", "pin:there.py:2", "pin:here.py:1"])
+    )
+    assert every is not None
+    assert chosen is not None
+    assert every.lines == ()
+    assert chosen.lines == (
         (str(tmp_path / "here" / "here.py"), 1), (str(tmp_path / "there" / "there.py"), 2),
     )  # fmt: skip
 

@@ -51,6 +51,40 @@ def test_code_that_is_in_no_file_is_not_the_program_s() -> None:
     assert place_of([("<frozen runpy>", 1, "run"), ("/srv/a.py", 3, "f")]).line == 3
 
 
+SITE = "/opt/venv/lib/python3.12/site-packages"
+OWN = ("/srv/train.py", 9, "<module>")
+
+
+@pytest.mark.parametrize(
+    ("below", "library"),
+    [
+        (
+            [(f"{SITE}/torch/_tensor.py", 3, "to"), (f"{SITE}/accelerate/hooks.py", 31, "pre_forward"),
+             (f"{SITE}/torch/nn/modules/module.py", 7, "_call_impl")],
+            (f"{SITE}/accelerate/hooks.py", 31),
+        ),
+        (
+            [(f"{SITE}/torch/autograd/graph.py", 395, "unpack"), (f"{SITE}/torch/_tensor.py", 5, "backward")],
+            (f"{SITE}/torch/autograd/graph.py", 395),
+        ),
+        ([(f"{SITE}/torch/nn/modules/module.py", 70, "f"), (f"{SITE}/torch/nn/modules/module.py", 5, "to")], None),
+        ([(f"{SITE}/offload.py", 5, "send")], (f"{SITE}/offload.py", 5)),
+        ([(f"{SITE}/cupy/_creation/from_data.py", 88, "asarray")], None),
+        ([(STANDARD, 3, "run"), (STANDARD, 4, "run"), ("<string>", 1, "f")], None),
+        ([], None),
+    ],
+    ids=[
+        "decides on the call", "deep in PyTorch", "PyTorch's own method", "a module", "called itself", "Python's",
+        "none",
+    ],
+)  # fmt: skip
+def test_the_line_of_a_library_stands_beside_the_program_s(
+    below: list[tuple[str, int, str]], library: tuple[str, int] | None
+) -> None:
+    place = place_of([*below, OWN])
+    assert (place.file, place.line, place.library) == ("/srv/train.py", 9, library)
+
+
 def test_a_thread_without_python_has_no_place() -> None:
     assert place_of([]) == NATIVE
     assert place_of([(OURS, 60, "main")]) == NATIVE

@@ -31,7 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """Runs a program as a plan says: ``-c START SPOOL PLAN PROGRAM``."""
 PRELUDE = """\
-import sys, zlib, gpu_model, numpy as np, torch
+import sys, zlib, cuda.gpu_model as gpu_model, numpy as np, torch
 from torch.utils.data.dataloader import DataLoader
 def checked(array): return array.shape, str(array.dtype), zlib.crc32(array.tobytes())
 def show(*results): print([checked(result.cpu().array) for result in results])

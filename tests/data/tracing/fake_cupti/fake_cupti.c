@@ -113,6 +113,13 @@ void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
 
 void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
 
+/* A copy from pinned memory in a thread of its own, which runs no Python. */
+static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }
+void fake_copy_in_thread(uint64_t bytes) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, copy_pinned, (void *)bytes)) pthread_join(thread, NULL);
+}
+
 /* So many copies of 64 bytes, one after the other. */
 void fake_copies(uint64_t count) { while (count--) fake_copy(64, 1, 3); }
 

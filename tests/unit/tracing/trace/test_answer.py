@@ -33,11 +33,11 @@ def column(table: Table, name: str) -> dict[Any, Any]:
 def test_the_time_of_one_gpu_is_taken_apart_whole() -> None:
     took = column(answer(GPU, site(33), WAIT)[TIME], "took")
     assert took == {
-        "Duration": 10.0, "GPU busy": 5.0, "GPU idle for copies": 1.0, "GPU idle after waits": 2.0,
-        "GPU idle otherwise": pytest.approx(2.0), "CPU on copies": 1.0,
+        "Duration": 10.0, "GPU busy": 5.0, "GPU idle: copies": 1.0, "GPU idle: after waits": 2.0,
+        "GPU idle: other": pytest.approx(2.0), "CPU on copies": 1.0,
     }  # fmt: skip
     whole = column(answer({**GPU, "busy_seconds": 7.0}, site(33), WAIT)[TIME], "took")
-    assert "GPU idle otherwise" not in whole
+    assert "GPU idle: other" not in whole
 
 
 @pytest.mark.parametrize("several", [{"device": [0, 1]}, {"process": [4, 5], "rank": [0, 1]}])
@@ -120,7 +120,7 @@ def test_a_line_that_moves_its_data_on_the_cpu_is_one_line_with_its_parts_and_to
     assert (cells["CPU work"], cells["CUDA calls"], cells["GPU idle"]) == (0.8, 1.0, pytest.approx(0.85))
     assert cells["costs"] == pytest.approx(0.85)
     assert (cells["to do"], cells["saves"]) == ("pin once, use it again", pytest.approx(0.8 * 0.99))
-    assert column(tables[TIME], "took")["GPU idle for work on copies"] == 0.8
+    assert column(tables[TIME], "took")["GPU idle: CPU work for copies"] == 0.8
     assert column(tables[TIME], "took")["CPU on copies"] == pytest.approx(1.8)
 
 

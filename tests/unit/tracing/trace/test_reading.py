@@ -200,7 +200,12 @@ def test_a_line_that_copies_little_but_costs_much_stands_first() -> None:
 
 def test_pinned_copies_for_which_the_gpu_stands_are_to_overlap() -> None:
     verdict = "Overlap the pinned copies of train.py:33: the GPU idled 1.00 s (10.0 %)."
-    assert read(program(), site(33, "pinned")).verdict == verdict
+    assert read(program(), COMPUTE, site(33, "pinned")).verdict == verdict
+
+
+def test_copies_of_a_gpu_that_hardly_computes_have_nothing_to_hide_behind() -> None:
+    brief = {**COMPUTE, "busy_seconds": 0.01}
+    assert read(program(), brief, site(33, "pinned")).verdict.startswith("No line alone costs much")
 
 
 def test_where_many_lines_cost_little_each_nothing_is_called_little() -> None:

@@ -113,6 +113,18 @@ def test_a_plain_trace_and_one_that_goes_on_have_no_comparison() -> None:
     assert reading(program(9.0), pinned(), before(), lines=()).headline[0].name == "Saved if pinned (about)"
 
 
+@pytest.mark.parametrize(
+    ("values", "is_proposed"),
+    [({}, True), ({"pinned_source_count": 100}, False), ({"mapping": "file", "mapped_file": "/srv/weights.bin",
+      "untouched_share": 1.0, "uncached_share": 1.0}, False)],
+    ids=["pageable", "converted", "of a file"],
+)  # fmt: skip
+def test_pinning_is_proposed_only_where_it_may_help(values: dict[str, Any], is_proposed: bool) -> None:
+    rows = [program(10.0), site(7, idle_seconds=2.0, **values)]
+    traced = synthetic_trace.run(pageable_h2d=10.5e9)
+    assert (what_if_command(traced, seen_in(traced, checked_rows("trace", rows))) is not None) == is_proposed
+
+
 @pytest.mark.parametrize(("process", "line"), [(4, "7"), (5, None)])
 def test_a_line_that_only_other_processes_of_the_program_run_is_not_proposed(process: int, line: str | None) -> None:
     """As under torchrun: a second run would redirect the launcher's copies, of which there are none."""

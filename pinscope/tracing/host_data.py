@@ -1,0 +1,213 @@
+"""What copies carry: whether data goes to the GPU that had gone there before, or comes back as it had gone.
+
+Runs inside the traced program, as the recorder does. Data is known by samples: some pieces of the host's memory, spread
+over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
+program, and pages that the copy touched first are its own.
+
+What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+
+from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os, time
+from pinscope.tracing.mapped_file import CallLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+    from typing import Any
+
+    from pinscope.tracing.source_memory import SourceMemory
+    from pinscope.tracing.spool_folder import SpoolFolder
+
+    Place = tuple[int, int]
+    """Address and bytes."""
+
+bind(globals())
+
+
+DATA = struct.Struct("<3I")
+"""Correlation id of a copy's call; a kind, below; correlation id of the copy that it is compared with."""
+FIRST, AGAIN, PARTLY, BACK, BACK_PARTLY, BACK_OTHER, LATER, LATER_PARTLY, LATER_OTHER = range(1, 10)
+"""To the GPU: the first with its data; as the other one was; mostly as the last one from its memory, and changed in
+places. To the host, compared with what had been sent to the same memory of the GPU: the same, changed in places, or
+another; likewise as it is when the host sends it, where the call of a copy may return before the data is there."""
+LARGE_BYTES = 64 << 10
+"""Of smaller copies no sample is read."""
+PIECES, PIECE_BYTES = 8, 64
+"""Of one sample."""
+LEAST_DIFFERENT = 4
+"""Pieces of a sample, else it says too little: all may be zeros, or two values."""
+SPARE_NS, SHARE = 20_000_000, 500
+"""So long samples may take in any program, and which part of the time since the first of them beside that."""
+RESERVE_NS = 50_000
+"""What must be left of that for a copy to the GPU, so that one back is sampled, too."""
+MOST_ADDRESSES = 1000
+"""Of parameters, whose sizes are read without looking them up."""
+MOST_PLACES = 20_000
+"""That are kept in mind; a program may copy from ever new ones."""
+_TO_GPU = re.compile(r"cuMemcpyHtoD(Async)?(_v2)?(_ptsz|_ptds)?")
+_TO_HOST = re.compile(r"cuMemcpyDtoH(Async)?(_v2)?(_ptsz|_ptds)?")
+_PARAMETERS = struct.Struct("<3Q")
+"""Of all these functions: target, source, bytes."""
+_Parameters = ctypes.c_char * _PARAMETERS.size
+_BYTES_AT = 16
+
+
+class HostData:
+    """That of one process's copies.
+
+    Args:
+        folder: of the spool.
+        functions: number of each function of the driver that is followed → its name.
+        memory: looks at the memory of large ones.
+
+    Attributes:
+        functions: numbers of those that copy.
+        sizes: address of the parameters of a copy that was seen before → its bytes; at the same depth of the program
+            the next copy has its parameters there.
+        due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
+    """
+
+    def __init__(self, folder: SpoolFolder, functions: Mapping[str, str], memory: SourceMemory) -> None:
+        self._to_gpu = frozenset(int(number) for number, name in functions.items() if _TO_GPU.fullmatch(name))
+        self._to_host = frozenset(int(number) for number, name in functions.items() if _TO_HOST.fullmatch(name))
+        self.functions = self._to_gpu | self._to_host | memory.functions.keys()
+        self.due: dict[int, tuple[bool, int, int, int]] = {}
+        self._memory = memory
+        self._log = CallLog(folder, "data", DATA)
+        self._sampler = _Sampler()
+        self.sizes: dict[int, ctypes.c_uint64] = {}
+        self._since = self._spent = 0
+        self._sent: dict[Place, int] = {}
+        """Sample and bytes → correlation id of the last copy to the GPU with it."""
+        self._lies: dict[Place, int] = {}
+        """In the host's memory → sample of the last copy from there."""
+        self._on_gpu: dict[Place, tuple[int, int]] = {}
+        """In the GPU's memory → sample and correlation id of the last copy to there."""
+        self._brought: dict[Place, tuple[int, int, int]] = {}
+        """In the host's memory → what a copy that brought it had to bring to be the same, its correlation id, and that
+        of the copy that had sent it."""
+
+    def begins(self, number: int, parameters: int, correlation: int, caller: FrameType | None) -> bool:
+        """A copy begins. Whether that took time, by a look at its memory.
+
+        Args:
+            number: of its function, one of :attr:`functions`.
+            parameters: where those of the call stand.
+            correlation: id of the call.
+            caller: innermost frame of its stack.
+        """
+        if len(self.sizes) >= MOST_ADDRESSES:
+            self.sizes.clear()
+        self.sizes[parameters] = ctypes.c_uint64.from_address(parameters + _BYTES_AT)
+        copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
+        target, source, size = copied
+        if size <= LARGE_BYTES:
+            return False
+        if number in self._to_gpu:
+            self.due[correlation] = False, source, target, size
+        elif (source, size) in self._on_gpu and number in self._to_host:
+            self.due[correlation] = True, target, source, size
+        return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
+
+    def is_over(self, correlation: int) -> None:
+        """The call of a copy that is due is over."""
+        begun = time.time_ns()
+        is_back, host, device, size = self.due.pop(correlation)
+        self._since = self._since or begun
+        left = SPARE_NS + (begun - self._since) // SHARE - self._spent
+        if is_back:
+            if left > 0:
+                self._note_back(correlation, (host, size), (device, size))
+        elif left > RESERVE_NS:
+            self._note_sent(correlation, (host, size), (device, size))
+        else:  # nobody knows what is there now
+            self._on_gpu.pop((device, size), None)
+            self._brought.pop((host, size), None)
+            return
+        self._spent += time.time_ns() - begun
+
+    def close(self) -> None:
+        """No more copies come."""
+        self._log.close()
+        self.due.clear()
+        self.sizes.clear()
+        for table in self._tables:
+            table.clear()
+
+    @property
+    def _tables(self) -> tuple[dict[Place, Any], ...]:
+        return self._sent, self._lies, self._on_gpu, self._brought
+
+    def _note_sent(self, correlation: int, host: Place, device: Place) -> None:
+        sample = self._sampler.read(*host)
+        sent, sender, up = self._brought.pop(host, (0, 0, 0))
+        if sample and sent:
+            kind = LATER if sample == sent else LATER_PARTLY if _is_changed_in_places(sample, sent) else LATER_OTHER
+            self._log.note(sender, kind, up)
+        before, other = self._lies.get(host, 0), self._sent.get((sample, host[1]), 0)
+        kind = FIRST
+        if sample and before and _is_changed_in_places(sample, before):
+            kind = PARTLY
+        elif sample and other:
+            kind = AGAIN
+        self._log.note(correlation, kind, other)
+        for table in self._tables:
+            if len(table) >= MOST_PLACES:
+                table.clear()
+        if sample:
+            self._sent[sample, host[1]], self._lies[host] = correlation, sample
+            self._on_gpu[device] = sample, correlation
+        else:
+            self._on_gpu.pop(device, None)
+
+    def _note_back(self, correlation: int, host: Place, device: Place) -> None:
+        known = self._on_gpu.get(device)
+        if known is None:  # another thread has sent something else meanwhile
+            return
+        sent, sender = known
+        sample = self._sampler.read(*host)
+        kind = BACK if sample == sent else BACK_PARTLY if _is_changed_in_places(sample, sent) else BACK_OTHER
+        self._log.note(correlation, kind, sender)
+        self._brought[host] = sent, correlation, sender
+
+
+def _is_changed_in_places(sample: int, before: int) -> bool:
+    """Whether most pieces are as they were and some are not: there may be changes that a sample does not see."""
+    same = (sample ^ before).to_bytes(PIECES, "little").count(0)
+    return PIECES / 2 <= same < PIECES
+
+
+class _Sampler:
+    """Reads samples of this process's memory through the kernel."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._lock = _thread.allocate_lock()
+        self._read = ctypes.CDLL(None).process_vm_readv
+        self._read.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
+        self._read.restype = ctypes.c_ssize_t
+        self._content = (ctypes.c_char * (PIECES * PIECE_BYTES))()
+        self._whole = (ctypes.c_uint64 * 2)(ctypes.addressof(self._content), PIECES * PIECE_BYTES)
+        self._places = (ctypes.c_uint64 * (2 * PIECES))(*[PIECE_BYTES] * (2 * PIECES))
+
+    def read(self, address: int, size: int) -> int:
+        """A byte for each piece; 0 where the memory cannot be read or says too little, or another thread reads now."""
+        if not self._lock.acquire(False):
+            return 0
+        try:
+            step = (size - PIECE_BYTES) // (PIECES - 1)
+            self._places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
+            count = self._read(self._process, self._whole, 1, self._places, PIECES, 0)
+            content = self._content.raw
+        finally:
+            self._lock.release()
+        pieces = [content[place : place + PIECE_BYTES] for place in range(0, len(content), PIECE_BYTES)]
+        if count != len(content) or len({*pieces}) < LEAST_DIFFERENT:
+            return 0
+        return int.from_bytes(bytes([hash(piece) & 0xFF for piece in pieces]), "little")

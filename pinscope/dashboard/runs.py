@@ -43,10 +43,12 @@ _ORDERS: Mapping[str, str] = {
 def show() -> None:
     """Draw the list, or the run that the address names."""
     wanted = st.query_params.get("run")
-    _show_address(wanted)
+    is_new = _show_address(wanted)
     if wanted is None:
         heading(RUNS)
-        if "sort" not in st.session_state and not st.query_params:  # from elsewhere, without a link to a certain list
+        if not st.query_params and (
+            is_new or "sort" not in st.session_state
+        ):  # back here, by no link to a certain list
             st.session_state.update(st.session_state.get(_LIST, {}))
         _list(state.store())
         return
@@ -55,17 +57,18 @@ def show() -> None:
     show_run(store, store.run(wanted))
 
 
-def _show_address(wanted: str | None) -> None:
+def _show_address(wanted: str | None) -> bool:
     """Streamlit 1.67 keeps the address where a link leads to the page that it stands on: from the list to a run, and
-    back."""
+    back. Says whether it leads elsewhere than before."""
     if st.session_state.get(_ADDRESS, "") == wanted:
-        return
+        return False
     st.session_state[_ADDRESS] = wanted
     if wanted is None:
         if not st.query_params:
             st.query_params.clear()
     else:
         st.query_params["run"] = wanted
+    return True
 
 
 def _list(store: Store) -> None:

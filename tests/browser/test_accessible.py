@@ -85,7 +85,9 @@ def test_no_page_has_a_serious_violation_and_charts_have_words(
     """The page of a run last: one that measured, with code to paste, and one that watched."""
     shipped = {run.experiment: run.id for run in recorded_runs()}
     kinds = ("timeline", "pinning_strategy") if len(paths) > 1 else ("pinning_strategy",)
-    every = (*paths, *(f"runs?run={shipped[kind]}" for kind in kinds))
+    hosts = [run.id for run in recorded_runs() if run.experiment == "pinning_strategy"]
+    compared = (f"compare?a={hosts[0]}&b={hosts[1]}",) if len(paths) > 1 else ()
+    every = (*paths, *compared, *(f"runs?run={shipped[kind]}" for kind in kinds))
     wrong = {path: violations(unguarded, f"{dashboard.url}/{path}") for path in every}
     assert {path: all_of_it for path, all_of_it in wrong.items() if all_of_it} == {}
     expect(unguarded.get_by_role("figure", name="Time to pin 16 GiB: ")).to_be_visible()

@@ -15,8 +15,9 @@ import pytest
 from pinscope import isolation
 
 ROOT = Path(__file__).parents[2]
-MAY_NAME_IT = ("isolation.py", "probes/environment.py", "tracing/descendants.py")
-"""Starts interpreters; prints the interpreter's path; wraps the functions by which a traced program starts them."""
+MAY_NAME_IT = ("isolation.py", "manual/site.py", "probes/environment.py", "tracing/descendants.py")
+"""Starts interpreters; has a page about Python; prints the interpreter's path; wraps the functions by which a traced
+program starts them."""
 STARTS = {"fork", "forkpty", "execv", "execve", "execvp", "execvpe", "execl", "execle", "execlp", "posix_spawn",
           "posix_spawnp", "spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp", "system", "popen"}  # fmt: skip
 

@@ -15,7 +15,7 @@ from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
 START = """
-import gpu_model, numpy, torch
+import numpy, torch; from cuda import gpu_model
 value = torch.tensor(numpy.arange(100_000)).to("cuda")
 kept = torch.empty(100_000, pin_memory=True)
 wait, event = torch.cuda.synchronize, torch.cuda.Event()

@@ -182,24 +182,37 @@ def name_ends(figure: go.Figure, row: int, ends: Iterable[End]) -> None:
         else:
             groups.append([end])
     taken = low
+    texts = []
     for group in groups:
         height = (len(group) + 0.6) * line_height
         below = group[0].y - taken > height and not group[0].rises
-        figure.add_annotation(
-            text="<br>".join(f"{end.name} {end.value}" for end in reversed(group)),
-            x=max(end.x for end in group),
-            y=group[0].y if below else group[-1].y,
-            row=row,
-            col=1,
-            showarrow=False,
-            xanchor="right",
-            yanchor="top" if below else "bottom",
-            yshift=-5 if below else 5,
-            align="right",
-            font={"size": 12},
+        texts.append(
+            {
+                "text": "<br>".join(f"{end.name} {end.value}" for end in reversed(group)),
+                "x": max(end.x for end in group),
+                "y": group[0].y if below else group[-1].y,
+                "xanchor": "right",
+                "yanchor": "top" if below else "bottom",
+                "yshift": -5 if below else 5,
+                "align": "right",
+                "font": {"size": 12},
+            }
         )
         taken = group[-1].y + (0.0 if below else height)
+    write(figure, row, texts)
     figure.update_yaxes(range=[low, max(high, taken)], row=row, col=1)
+
+
+def write(figure: go.Figure, row: int, texts: Iterable[Mapping[str, Any]]) -> None:
+    """Write annotations into a panel, at once: each added alone would copy all before it."""
+    common = {**_axes(row), "showarrow": False}
+    figure.layout.annotations += tuple({**common, **text} for text in texts)
+
+
+def _axes(row: int) -> Mapping[str, str]:
+    """Of a panel, as annotations and shapes name them."""
+    number = "" if row == 1 else row
+    return {"xref": f"x{number}", "yref": f"y{number}"}
 
 
 def _placed(end: End, log_x: bool, log_y: bool) -> End:
@@ -217,34 +230,15 @@ _LETTER_PIXELS, _PHONE_PIXELS = 7.0, 285
 
 def limit_marks(figure: go.Figure, row: int, count: int, length: float) -> None:
     """Mark a length at each of so many bars of a panel by a dotted line, which leaves the names above them free."""
-    for place in range(count):
-        figure.add_shape(
-            type="line",
-            x0=length,
-            x1=length,
-            y0=place - 0.4,
-            y1=place + 0.24,
-            row=row,
-            col=1,
-            line={"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2},
-        )
+    look = {"color": COLOURS["reference"], "dash": DASHES["reference"], "width": 2}
+    mark = {**_axes(row), "type": "line", "x0": length, "x1": length, "line": look}
+    figure.layout.shapes += tuple({**mark, "y0": place - 0.4, "y1": place + 0.24} for place in range(count))
 
 
 def end_labels(figure: go.Figure, row: int, ends: Mapping[str, tuple[float, str]]) -> None:
     """Write beside the ends of bars what they come to, by name of the bar; and make room for it, also on a phone."""
-    for name, (length, words) in ends.items():
-        figure.add_annotation(
-            x=length,
-            y=name,
-            text=words,
-            row=row,
-            col=1,
-            showarrow=False,
-            xanchor="left",
-            xshift=4,
-            align="left",
-            font={"size": 12},
-        )
+    look = {"xanchor": "left", "xshift": 4, "align": "left", "font": {"size": 12}}
+    write(figure, row, ({**look, "x": length, "y": name, "text": words} for name, (length, words) in ends.items()))
     needed = (length / (1 - (len(words) * _LETTER_PIXELS + 8) / _PHONE_PIXELS) for length, words in ends.values())
     top = max(*needed, *(length for length, _ in ends.values())) or 1.0
     known = next(iter(figure.select_xaxes(row=row))).range
@@ -258,19 +252,15 @@ def names_above(figure: go.Figure, row: int, names: Sequence[str], foot: float =
     """
     category_rows(figure, row, names)
     figure.update_yaxes(showticklabels=False, ticks="", range=[-0.55, len(names) - 0.3], row=row, col=1)
-    for place, name in enumerate(reversed(names)):
-        figure.add_annotation(
-            x=0,
-            xref="x domain" if row == 1 else f"x{row} domain",
-            xanchor="left",
-            showarrow=False,
-            align="left",
-            y=place + foot,
-            yref="y" if row == 1 else f"y{row}",
-            yanchor="bottom",
-            text=name,
-            font={"size": 12 if len(name) <= _NAME_LETTERS else 11},
-        )
+    look = {"x": 0, "xref": f"{_axes(row)['xref']} domain", "xanchor": "left", "align": "left", "yanchor": "bottom"}
+    write(
+        figure,
+        row,
+        (
+            {**look, "y": place + foot, "text": name, "font": {"size": 12 if len(name) <= _NAME_LETTERS else 11}}
+            for place, name in enumerate(reversed(names))
+        ),
+    )
 
 
 def category_rows(figure: go.Figure, row: int, names: Sequence[str]) -> None:

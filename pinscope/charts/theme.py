@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -100,6 +101,7 @@ def words(name: str) -> str:
     return name.replace("_", "-")
 
 
+@cache
 def template(scheme: SchemeName = "neutral") -> go.layout.Template:
     """Fonts, grid and margins for one kind of page."""
     chosen = SCHEMES[scheme]
@@ -171,6 +173,7 @@ def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int
     heights = list(heights or [PANEL_PIXELS] * len(titles))
     inner = sum(heights) + gap * (len(titles) - 1)
     figure = make_subplots(
+        figure=go.Figure(layout={"template": template(), "height": inner + FRAME_PIXELS}),
         rows=len(titles),
         cols=1,
         shared_xaxes=True,
@@ -181,7 +184,6 @@ def panels(titles: Sequence[str], heights: Sequence[int] | None = None, gap: int
     figure.update_annotations(x=0, xanchor="left", font={"size": 13}, align="left")
     if gap >= GAP_PIXELS:
         figure.update_xaxes(showticklabels=True)
-    figure.update_layout(template=template(), height=inner + FRAME_PIXELS)
     return figure
 
 

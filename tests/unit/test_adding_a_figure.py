@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.experiments.test_adding_an_experiment import ROOT, Copy
-from tests.unit.test_architecture import violations
+from tests.unit.test_architecture import modules, violations
 
 RECORD, PROBE = "pinscope/records/snapshot.py", "pinscope/live/holder.py"
 HELP = "Host memory for the page tables of the process (VmPTE)."
@@ -86,7 +86,7 @@ def looked(copy: Copy) -> dict[str, Any]:
 
 def test_it_is_one_entry_and_one_probe_and_the_house_still_stands(copy: Copy) -> None:
     assert copy.changes() == {RECORD, PROBE}
-    assert violations(copy.root) == []
+    assert violations(modules(copy.root)) == []
 
 
 def test_json_has_its_key(looked: dict[str, Any]) -> None:

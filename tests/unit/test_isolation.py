@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,9 +23,13 @@ STARTS = {"fork", "forkpty", "execv", "execve", "execvp", "execvpe", "execl", "e
           "posix_spawnp", "spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp", "system", "popen"}  # fmt: skip
 
 
+_WORDS = re.compile(rf"executable|multiprocessing|ProcessPool|['\"/]python|\bos\.({'|'.join(STARTS)})\b")
+"""One of them stands in whatever starts an interpreter: to parse all takes seconds."""
+
+
 def starts_an_interpreter(text: str) -> list[str]:
     """What in a module's source starts a Python, or may."""
-    return list(_starts(ast.parse(text)))
+    return list(_starts(ast.parse(text))) if _WORDS.search(text) else []
 
 
 def _starts(tree: ast.AST) -> Iterator[str]:

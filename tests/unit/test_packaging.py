@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typer.main import get_command
 import pinscope
 from pinscope import errors
 from pinscope.cli.main import app
+from tests.unit.test_architecture import own_modules
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -74,19 +74,9 @@ def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
         assert [requirement.replace("13", "12") for requirement in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]
 
 
-def _imported_names(path: Path) -> set[str]:
-    """Top-level names of everything a module imports, wherever in it."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    return {name.split(".")[0] for name in names}
-
-
+@pytest.mark.together("source")
 def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
-    imported = set().union(*map(_imported_names, [*(ROOT / "pinscope").rglob("*.py"), ROOT / "app.py"]))
+    imported = {target.split(".")[0] for module in own_modules() for target in module.imports}
     third_party = imported - set(sys.stdlib_module_names) - NOT_OURS
     declared = {Requirement(line).name for line in (*PROJECT["dependencies"], *EXTRAS["dashboard"])}
     assert {COME_WITH.get(name, name) for name in third_party} == {IMPORT_NAMES.get(name, name) for name in declared}

@@ -57,7 +57,7 @@ DESCRIBED = ("records", "probes", "analysis", "store", "charts", "lab", "tracing
 
 MOST_LINES = 600
 
-pytestmark = pytest.mark.together("source")  # it is read once, two seconds
+pytestmark = pytest.mark.xdist_group("source")  # it is read once, two seconds
 
 
 @dataclass(frozen=True)

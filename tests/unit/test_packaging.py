@@ -74,7 +74,7 @@ def test_the_two_cuda_extras_differ_in_nothing_but_the_cuda_version() -> None:
         assert [requirement.replace("13", "12") for requirement in EXTRAS[f"{name}13"]] == EXTRAS[f"{name}12"]
 
 
-@pytest.mark.together("source")
+@pytest.mark.xdist_group("source")
 def test_every_dependency_is_used_and_every_use_is_a_dependency() -> None:
     imported = {target.split(".")[0] for module in own_modules() for target in module.imports}
     third_party = imported - set(sys.stdlib_module_names) - NOT_OURS

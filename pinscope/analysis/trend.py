@@ -123,8 +123,8 @@ def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[i
             for length in (int(count / math.sqrt(2)), count // 2)
             for start in (0, (count - length) // 2, count - length)
         ]
-        found = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
-        place = next((start + inside for start, inside in found if inside is not None), None)
+        steps = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
+        place = next((start + inside for start, inside in steps if inside is not None), None)
     if place is None:
         return
     yield begin + place

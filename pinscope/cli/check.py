@@ -194,23 +194,23 @@ def against(
         print_json(check_document(checked))
     else:
         _print(checked)
-    return 1 if any(one.regressions for one in checked) else 0
+    return 1 if any(result.regressions for result in checked) else 0
 
 
 def _print(checked: Sequence[Checked]) -> None:
-    for one in checked:
-        experiment, keys = one.comparison.experiment, one.comparison.machines.different
+    for result in checked:
+        experiment, keys = result.comparison.experiment, result.comparison.machines.different
         if keys:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
-        for regression in one.regressions:
+        for regression in result.regressions:
             print_line(regression_line(experiment, regression))
-        cells = f"{len(one.cells):,} cell{'' if len(one.cells) == 1 else 's'}"
-        once = f", {one.once} fell out once and not again" if one.once else ""
-        if one.regressions:
-            count = len(one.regressions)
+        cells = f"{len(result.cells):,} cell{'' if len(result.cells) == 1 else 's'}"
+        once = f", {result.once} fell out once and not again" if result.once else ""
+        if result.regressions:
+            count = len(result.regressions)
             print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
         else:
-            print_prose(f"{experiment}: no regression in {cells}{once}. {verdict_of(one.comparison)}")
+            print_prose(f"{experiment}: no regression in {cells}{once}. {verdict_of(result.comparison)}")
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:

@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process_scan import UVM
-from pinscope.records.children import ChildKind
-from pinscope.records.trace_row import TraceRow
+from pinscope.records.trace_row import ChildKind, TraceRow
 from pinscope.tracing.line_totals import unnumbered
 from pinscope.tracing.spool_folder import CHILDREN, FAILED, SHELL, STACK, STARTED
 

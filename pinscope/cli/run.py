@@ -21,8 +21,19 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import Request, Worker, cancel, ended_run, prepare, reconcile, start, usable_gpu, workers_for
-from pinscope.runner.suite import ALL, select
+from pinscope.runner.jobs import (
+    ALL,
+    Request,
+    Worker,
+    cancel,
+    ended_run,
+    prepare,
+    reconcile,
+    select_experiments,
+    start,
+    usable_gpu,
+    workers_for,
+)
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import saved_line
@@ -140,7 +151,9 @@ def run(
     environment = capture_environment()
     if lab is None and not usable_gpu(environment):
         complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
-    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment)
+    selection = select_experiments(
+        Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment
+    )
     for line in selection.left_out:
         complain(f"left out: {line}")
     documents: list[dict[str, Any]] = []

@@ -17,8 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pinscope.charts.theme import COLOURS
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import snapshot_verdict
+from pinscope.live.findings import snapshot_findings, snapshot_verdict
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
 from pinscope.live.source import LiveSource, open_source

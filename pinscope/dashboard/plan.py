@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import streamlit as st
 
 from pinscope.dashboard import state
-from pinscope.dashboard.experiments import parameter_form
 from pinscope.dashboard.pages import PLAN
+from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.plan import (

@@ -372,8 +372,8 @@ def dashboard(app_test: Any, outliving: Outliving) -> Iterator[Any]:
 
 
 def test_one_click_fills_every_card_and_each_answer_leads_to_its_run(dashboard: Any) -> None:
-    from pinscope.dashboard import home
-    from pinscope.dashboard.home import SHOWN
+    from pinscope.dashboard import machine
+    from pinscope.dashboard.machine import SHOWN
     from pinscope.dashboard.widgets import prose
 
     gpus = runtime.getDeviceCount()
@@ -381,7 +381,7 @@ def test_one_click_fills_every_card_and_each_answer_leads_to_its_run(dashboard: 
     assert not app.exception
     begun = time.monotonic()
     app.button(key="measure").click().run()
-    suite = home._shared().suite
+    suite = machine._shared().suite
     assert suite is not None
     suite.join()
     app.run()

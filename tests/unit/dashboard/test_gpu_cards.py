@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard import state
-from pinscope.dashboard.home import _expected, _shared
+from pinscope.dashboard.machine import _expected, _shared
 from pinscope.dashboard.pages import HOME
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.records.environment import Environment
@@ -95,7 +95,7 @@ def on_the_host_model(monkeypatch: pytest.MonkeyPatch, outliving: Outliving) -> 
         assert environment.devices
         return [Request("bandwidth", "host", quick=True, overrides=SHORT) for _ in range(2)]
 
-    monkeypatch.setattr("pinscope.dashboard.home.machine_requests", requests)
+    monkeypatch.setattr("pinscope.dashboard.machine.machine_requests", requests)
     yield
     _expected.clear()
 

@@ -37,7 +37,7 @@ def form() -> None:
     """The script under test."""
     import streamlit as st
 
-    from pinscope.dashboard.experiments import parameter_form
+    from pinscope.dashboard.parameter_form import parameter_form
     from tests.unit.dashboard.test_parameter_form import MadeUpParams
 
     st.session_state["overrides"] = parameter_form(MadeUpParams.preset("host", True), "made-up")

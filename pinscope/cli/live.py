@@ -22,6 +22,7 @@ from typing import Annotated, Any, Self
 
 import typer
 
+from pinscope.cli import terminal
 from pinscope.cli.live_view import (
     KEYS,
     Choice,
@@ -37,18 +38,6 @@ from pinscope.cli.live_view import (
 )
 from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
 from pinscope.cli.outcome import print_findings
-from pinscope.cli.terminal import (
-    LOOK_SECONDS,
-    Stop,
-    complain,
-    is_steerable,
-    lay_out,
-    print_json,
-    print_line,
-    print_prose,
-    styled,
-    terminal_columns,
-)
 from pinscope.errors import BadInput
 from pinscope.live.findings import snapshot_findings, who
 from pinscope.live.sampler import History, Sampler
@@ -65,29 +54,29 @@ from pinscope.text import one_line, visible
 def print_once(as_json: bool, view: View) -> None:
     """One moment, with all that is to be said of it."""
     if as_json:
-        print_json(snapshot_document(view.snapshot, view.findings))
+        terminal.print_json(snapshot_document(view.snapshot, view.findings))
         return
-    print_lines(whole(view, terminal_columns()))
-    print_line()
+    print_lines(whole(view, terminal.terminal_columns()))
+    terminal.print_line()
     for gap in view.snapshot.unreadable:
-        print_prose(f"Cannot be read: {gap.what}: {gap.reason}.", hanging="  ")
+        terminal.print_prose(f"Cannot be read: {gap.what}: {gap.reason}.", hanging="  ")
         if gap.advice:
-            print_prose(f"→ {gap.advice}", "  ", "    ")
+            terminal.print_prose(f"→ {gap.advice}", "  ", "    ")
     if view.snapshot.unreadable:
-        print_line()
+        terminal.print_line()
     print_findings(view.findings)
 
 
 def print_lines(lines: Sequence[Line]) -> None:
     """Lines, in their styles in a terminal."""
     for line in lines:
-        sys.stdout.write(styled(visible(line.text), line.style) + "\n")
+        sys.stdout.write(terminal.styled(visible(line.text), line.style) + "\n")
 
 
 def _print_table(view: View) -> None:
-    room = terminal_columns()
+    room = terminal.terminal_columns()
     print_lines([*whole(view, room), *tail(view, room)])
-    print_line()
+    terminal.print_line()
 
 
 def _print_json_line(view: View) -> None:
@@ -96,7 +85,7 @@ def _print_json_line(view: View) -> None:
         "events": [event.model_dump(mode="json") for event in view.events],
         "growing": sorted(pids & set(view.growing)),
     }
-    print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
+    terminal.print_json(snapshot_document(view.snapshot, view.findings) | more, on_one_line=True)
 
 
 GROWTH_SAMPLES = 300
@@ -119,7 +108,7 @@ def live(
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     pids = checked_pids(pid)
-    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    with terminal.Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         if once:
             _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:
@@ -134,25 +123,25 @@ def _only(seen: Snapshot, pids: Collection[int]) -> Snapshot:
     return seen.model_copy(update={"holders": tuple(holder for holder in seen.holders if holder.pid in pids)})
 
 
-def _show_once(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
+def _show_once(source: LiveSource, stop: terminal.Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     """One moment; with ``seconds``, after the probe has listened for so long."""
     seen = source.take()
     if seconds:
-        complain(f"tracing registered memory for {seconds:g} s")
+        terminal.complain(f"tracing registered memory for {seconds:g} s")
         end = time.monotonic() + seconds
         while not stop.asked and (left := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK_SECONDS, left))
+            time.sleep(min(terminal.LOOK_SECONDS, left))
         seen = source.take()
     print_once(as_json, _view(seen, pids))
 
 
-def _follow(source: LiveSource, stop: Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
+def _follow(source: LiveSource, stop: terminal.Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
-        if not as_json and is_steerable():
+        if not as_json and terminal.is_steerable():
             screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events))
             screen.run(stop)
             if screen.view is not None:  # the last one is left behind, whole
-                print_lines(whole(replace(screen.view, note=""), terminal_columns()))
+                print_lines(whole(replace(screen.view, note=""), terminal.terminal_columns()))
         else:
             _stream(sampler, stop, as_json, pids)
 
@@ -166,7 +155,7 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
         events=[event for event in events if not pids or event.pid in pids],
         trouble=history.trouble if history else None,
         chosen=bool(pids),
-        note=f"every {history.interval_seconds:g} s" if history and is_steerable() else "",
+        note=f"every {history.interval_seconds:g} s" if history and terminal.is_steerable() else "",
     )
 
 
@@ -181,11 +170,11 @@ class _Feed:
         del sample
         while not self.closed:
             with suppress(queue.Full):
-                self.waiting.put((seen, events), timeout=LOOK_SECONDS)
+                self.waiting.put((seen, events), timeout=terminal.LOOK_SECONDS)
                 return
 
 
-def _stream(sampler: Sampler, stop: Stop, as_json: bool, pids: Collection[int]) -> None:
+def _stream(sampler: Sampler, stop: terminal.Stop, as_json: bool, pids: Collection[int]) -> None:
     """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
     feed, show, reported = _Feed(), _print_json_line if as_json else _print_table, False
     sampler.subscribe(feed.offer)
@@ -193,10 +182,10 @@ def _stream(sampler: Sampler, stop: Stop, as_json: bool, pids: Collection[int]) 
         while not stop.asked and not _reader_is_gone():
             history = sampler.history()
             if history.trouble is not None and not reported:
-                complain(history.trouble)
+                terminal.complain(history.trouble)
             reported = history.trouble is not None
             with suppress(queue.Empty):
-                seen, events = feed.waiting.get(timeout=LOOK_SECONDS)
+                seen, events = feed.waiting.get(timeout=terminal.LOOK_SECONDS)
                 show(_view(seen, pids, history, events))
                 sys.stdout.flush()
     finally:
@@ -241,18 +230,20 @@ def exporter(
     # Here, as a live view needs not wait for an HTTP server.
     from pinscope.monitoring.server import MetricsServer, SnapshotCollector, is_loopback
 
-    with Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    with terminal.Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
         sampler = Sampler(source.take, interval_seconds=interval, history_seconds=0.0)
         with MetricsServer(SnapshotCollector(sampler.history), address, port) as server, sampler:
             if not is_loopback(address):
-                complain(f"everyone who can reach {address} can read which processes and users hold memory here")
-            print_line(f"PinScope's metrics are at {server.url} (Ctrl-C stops it)")
+                terminal.complain(
+                    f"everyone who can reach {address} can read which processes and users hold memory here"
+                )
+            terminal.print_line(f"PinScope's metrics are at {server.url} (Ctrl-C stops it)")
             sys.stdout.flush()
             _serve(sampler, stop)
     return 0
 
 
-def _serve(sampler: Sampler, stop: Stop) -> None:
+def _serve(sampler: Sampler, stop: terminal.Stop) -> None:
     """Until somebody stops it; says what cannot be read, each line once."""
     said = {""}
     while not stop.asked:
@@ -260,9 +251,9 @@ def _serve(sampler: Sampler, stop: Stop) -> None:
         gaps = history.latest.unreadable if history.latest else ()
         for line in (*(f"cannot be read: {gap.what}: {gap.reason}" for gap in gaps), history.trouble or ""):
             if line not in said:
-                complain(line)
+                terminal.complain(line)
                 said.add(line)
-        time.sleep(LOOK_SECONDS)
+        time.sleep(terminal.LOOK_SECONDS)
 
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
@@ -480,7 +471,7 @@ def process_page(view: View, pid: int | None, room: int) -> list[Line]:
 
 
 def _facts(facts: Sequence[Fact], room: int) -> list[Line]:
-    laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
+    laid = terminal.lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
     return [Line(text) for text in laid.body]
 
 
@@ -508,13 +499,13 @@ class LiveScreen:
         self.view: View | None = None
         """The last one; ``None`` before the first, and where the terminal is gone."""
 
-    def run(self, stop: Stop) -> None:
+    def run(self, stop: terminal.Stop) -> None:
         """Draw and listen, until somebody wants no more of it or the terminal is gone."""
         try:
             with Screen() as screen:
                 while not stop.asked and not self._choice.ended:
                     self._draw(screen)
-                    for key in screen.keys(LOOK_SECONDS):
+                    for key in screen.keys(terminal.LOOK_SECONDS):
                         self._press(key, screen.size.columns)
         except OSError:
             self.view = None  # nobody is there to see it
@@ -539,7 +530,7 @@ class LiveScreen:
         if seen != self._seen or screen.is_blank:
             self._seen = seen
             lines = self._lines(size.columns, size.lines, screen.has_keys)
-            screen.draw([styled(visible(line.text), line.style) for line in lines])
+            screen.draw([terminal.styled(visible(line.text), line.style) for line in lines])
 
     def _lines(self, room: int, height: int, with_keys: bool) -> list[Line]:
         if self._choice.page == "keys":

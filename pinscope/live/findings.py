@@ -8,22 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from shlex import quote
 
+from pinscope.analysis import rules
 from pinscope.analysis.models import link_below_best, page_table_bytes
-from pinscope.analysis.rules import (
-    DRIVER_BYTES,
-    GIVES_BACK,
-    ROUNDING_ADVICE,
-    UNEXPLAINED_BYTES,
-    group_severity,
-    held_bytes,
-    is_busy,
-    is_much_rounding,
-    locked_otherwise_bytes,
-    page_table_severity,
-    pinned_severity,
-    pinned_twice_bytes,
-    unattributed_severity,
-)
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, Severity, finding, known, note, quantity
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, MigInstance, Snapshot
@@ -39,7 +25,7 @@ def possible_owners(snapshot: Snapshot) -> list[tuple[Holder, int]]:
     host, holders = snapshot.host, snapshot.holders
     other = host.other_pinned_bytes or 0
     again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in holder.estimates for holder in holders)
-    if other < UNEXPLAINED_BYTES or again or snapshot.own_pids:
+    if other < rules.UNEXPLAINED_BYTES or again or snapshot.own_pids:
         return []
     named = {process.pid for device in snapshot.devices for process in device.processes}
     users = [
@@ -49,7 +35,7 @@ def possible_owners(snapshot: Snapshot) -> list[tuple[Holder, int]]:
     ]
     if named - {holder.pid for holder in users}:
         return []
-    if locked_otherwise_bytes(host, holders) >= UNEXPLAINED_BYTES:
+    if rules.locked_otherwise_bytes(host, holders) >= rules.UNEXPLAINED_BYTES:
         return []
     if any(gap.hides_holders for gap in snapshot.unreadable) and not named:
         return []
@@ -175,7 +161,7 @@ def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
         uses = [use for pid, use in _uses(snapshot, device) if part is None or _runs_on(pid, part, device)]
         tables = device.page_table_bytes if part is None else sum(use.page_table_bytes or 0 for use in uses)
         total = (part or device).memory_total_bytes
-        if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
+        if tables is None or not total or (severity := rules.page_table_severity(tables / total)) is None:
             continue
         name = f"GPU {device.index}" if part is None else f"GPU {device.index}, MIG instance {part.gpu_instance}"
         yield finding(
@@ -225,9 +211,9 @@ def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     host = snapshot.host
     holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
     held = sum(holder.driver_memory_bytes or 0 for holder in holders)
-    if held < DRIVER_BYTES:
+    if held < rules.DRIVER_BYTES:
         return
-    severity = pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
+    severity = rules.pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
     bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
     yield finding(
@@ -254,7 +240,7 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
         registered = page_table_bytes(other or 0, PAGE_BYTES)
         explained = device.page_table_bytes + registered + (device.context_overhead_bytes or 0) + managed
         rest = device.unattributed_bytes - explained
-        severity = unattributed_severity(rest, sure=not hidden and other is not None)
+        severity = rules.unattributed_severity(rest, sure=not hidden and other is not None)
         if severity is None:
             continue
         yield finding(
@@ -320,7 +306,7 @@ def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
     users = users or any(device.processes or "processes" in device.missing for device in snapshot.devices)
     if pins < NOBODYS_BYTES or hidden or users or outside is None:
         return
-    if locked_otherwise_bytes(host, snapshot.holders) >= UNEXPLAINED_BYTES:
+    if rules.locked_otherwise_bytes(host, snapshot.holders) >= rules.UNEXPLAINED_BYTES:
         return
     gone = outside >= pins
     yield note(
@@ -395,7 +381,9 @@ def _share_severity(host: HostTotals) -> Severity | None:
     if host.total_bytes <= 0 or _beyond_use(host) is not None:
         return None
     least = _pinned(host) if host.pinned_least_bytes is None else host.pinned_least_bytes
-    sure, most = (pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host)))
+    sure, most = (
+        rules.pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host))
+    )
     return most and (sure or "note")  # it may be the same memory, pinned several times
 
 
@@ -410,7 +398,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
         # Only cudaHostAlloc memory adds up: what several registered, locked or pinned for RDMA may be the same.
         pinned = max(sum(holder.host_alloc_bytes or 0 for holder in holders), *map(_charged_to, holders))
         left = min(holder.cgroup_headroom_bytes or 0 for holder in holders)
-        severity = group_severity(pinned, left, limit)
+        severity = rules.group_severity(pinned, left, limit)
         if severity is None:
             continue
         first, many = holders[0], len(holders) > 1
@@ -434,7 +422,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _beyond_use(host: HostTotals) -> int | None:
     pinned = host.pinned_bytes or 0
-    return pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
+    return rules.pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
 
 
 def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
@@ -461,14 +449,14 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     wasting = ranked(snapshot.holders, _rounding_of)
     waste = sum(map(_rounding_of, wasting))
-    if not is_much_rounding(waste, snapshot.host.total_bytes):
+    if not rules.is_much_rounding(waste, snapshot.host.total_bytes):
         return
     silent = [holder for holder in wasting if "kept_bytes" in holder.estimates]
-    names = [name for name in GIVES_BACK if any(name in holder.allocators for holder in silent)]
+    names = [name for name in rules.GIVES_BACK if any(name in holder.allocators for holder in silent)]
     kept = (
         f" {' and '.join(names)} may also keep memory that is no longer used, at most "
         f"{format_bytes(sum(holder.kept_bytes or 0 for holder in silent))}: "
-        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back."
+        f"{' and '.join(rules.GIVES_BACK[name] for name in names)} gives it back."
     )
     yield note(
         "rounding-waste",
@@ -477,7 +465,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
         "same." + (kept if names else ""),
-        advice=ROUNDING_ADVICE,
+        advice=rules.ROUNDING_ADVICE,
     )
 
 
@@ -490,10 +478,10 @@ def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
     """Only the process knows; what it could be at most says nothing of what it is."""
     keeping = ranked(snapshot.holders, _exactly_kept)
     kept = sum(map(_exactly_kept, keeping))
-    if not is_much_rounding(kept, snapshot.host.total_bytes):
+    if not rules.is_much_rounding(kept, snapshot.host.total_bytes):
         return
     first = keeping[0]
-    calls = [GIVES_BACK[name] for name in GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
+    calls = [rules.GIVES_BACK[name] for name in rules.GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
     whose = who(first) if len(keeping) == 1 else f"{len(keeping)} processes"
     yield note(
         "kept-by-allocators",
@@ -517,7 +505,7 @@ def _exactly_kept(holder: Holder) -> int:
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         if device.link is not None and device.link.kind == "pcie":
-            busy = is_busy(device.busy_share, device.rx_share, device.tx_share)
+            busy = rules.is_busy(device.busy_share, device.rx_share, device.tx_share)
             finding = link_below_best(device.index, device.link, busy=busy)
             if finding is not None:
                 reason = device.missing.get("busy_share")
@@ -538,7 +526,7 @@ def _registered(holder: Holder) -> int | None:
 def _charged_to(holder: Holder) -> int:
     """What is pinned or locked by it, at least; of driver memory it is not known whether a control group pays."""
     locked = None if "locked_bytes" in holder.estimates else holder.locked_bytes
-    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
+    return rules.held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
 
 
 _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (

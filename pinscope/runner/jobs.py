@@ -16,18 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
-from pinscope import isolation
-from pinscope.errors import (
-    BadInput,
-    InvalidParameter,
-    MeasurementFailed,
-    NoDevice,
-    NotEnoughMemory,
-    NotPossible,
-    PinScopeError,
-    StoreFailed,
-    UnknownName,
-)
+from pinscope import errors, isolation
 from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.lab.harness import check_budget
@@ -84,9 +73,9 @@ def prepare(request: Request, environment: Environment) -> ExperimentRun:
     experiment = find(request.experiment).experiment
     lab = request.lab or ("cuda" if usable_gpu(environment) else "host")
     if lab not in ("cuda", "host"):
-        raise InvalidParameter(f"no lab {quoted(lab)}; there are: cuda, host")
+        raise errors.InvalidParameter(f"no lab {quoted(lab)}; there are: cuda, host")
     if reason := experiment.labs.get(lab, "it was not written for it"):
-        raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
+        raise errors.NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
     _check_device(lab, request.device, environment)
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
     chosen = placement(params.node, environment, lab, request.device)
@@ -122,16 +111,16 @@ def new_id() -> str:
 def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
     if lab == "host":
         if device != 0:
-            raise InvalidParameter(f"no device {device} on the host model; it has only 0")
+            raise errors.InvalidParameter(f"no device {device} on the host model; it has only 0")
         return
     if not environment.devices:
         reason = environment.missing.get("devices", "no NVIDIA driver answers")
-        raise NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
+        raise errors.NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
     if problem := cupy_problem(environment):
-        raise NoDevice(f"{problem.reason}; {problem.advice}")
+        raise errors.NoDevice(f"{problem.reason}; {problem.advice}")
     if environment.device(device) is None:
         known = ", ".join(str(gpu.index) for gpu in environment.devices)
-        raise InvalidParameter(f"no GPU {device}; there are: {known}")
+        raise errors.InvalidParameter(f"no GPU {device}; there are: {known}")
 
 
 def _fitting(
@@ -145,7 +134,7 @@ def _fitting(
             check_budget(
                 budget_of(experiment, params, environment), environment.limits, device, lab, environment.huge_pages
             )
-        except NotEnoughMemory as error:
+        except errors.NotEnoughMemory as error:
             smaller = params.smaller()
             if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
@@ -195,7 +184,7 @@ def workers_for(store: Store, requests: Sequence[Request]) -> Iterator[Sequence[
         try:
             for request in requests:
                 worker = None
-                with suppress(MeasurementFailed):
+                with suppress(errors.MeasurementFailed):
                     worker = _start_worker(store, request.experiment, request.lab, loading)
                 workers.append(worker)
         finally:
@@ -232,7 +221,7 @@ def _start_worker(store: Store, experiment: str, lab: LabKind | None, output: in
     try:
         return launch() if in_main_thread else _launcher.submit(launch).result()
     except OSError as error:
-        raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
+        raise errors.MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
 
 
 def _stdin(worker: Worker) -> IO[bytes]:
@@ -286,11 +275,11 @@ def ended_run(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool
             if store.run(run_id).status == "running":  # killed before it could say how it ended
                 mark_interrupted(store, run_id)
             return store.run(run_id), store.observations(run_id), True
-        except UnknownName:
-            raise MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
-        except StoreFailed as error:
+        except errors.UnknownName:
+            raise errors.MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
+        except errors.StoreFailed as error:
             if time.monotonic() > deadline:
-                raise StoreFailed(
+                raise errors.StoreFailed(
                     f"run {run_id} has ended, but cannot be read: {error}; "
                     f"pinscope runs show {run_id} shows it when that has passed"
                 ) from None
@@ -309,7 +298,7 @@ def cancel(store: Store, run_id: str) -> None:
     """
     run = store.run(run_id)
     if run.status != "running":
-        raise BadInput(f"run {run.id} is not running; it is {run.status}")
+        raise errors.BadInput(f"run {run.id} is not running; it is {run.status}")
     if _is_gone(run):
         reconcile(store)
         return
@@ -353,8 +342,8 @@ def mark_interrupted(store: Store, run_id: str) -> bool:
         "finished_at": datetime.now(UTC),
     }
     if not store.presumed:  # else it is known to take none, which it may have taken seconds to say
-        with suppress(StoreFailed):
-            with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
+        with suppress(errors.StoreFailed):
+            with suppress(errors.UnknownName):  # somebody else has marked and deleted it in this moment
                 store.update(run_id, **changes)
             return True
     store.presumed[run_id] = changes
@@ -408,7 +397,9 @@ def select_experiments(asked: Request, environment: Environment) -> Selection:
     experiments = [entry.experiment for entry in EXPERIMENTS]
     known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
     if unknown := set(asked.overrides) - set(known):
-        raise InvalidParameter(f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}")
+        raise errors.InvalidParameter(
+            f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}"
+        )
     lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
     requests, left_out = [], []
     for experiment in experiments:
@@ -418,7 +409,7 @@ def select_experiments(asked: Request, environment: Environment) -> Selection:
         overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
         requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
     if not requests:
-        raise NotPossible(f"no experiment has a meaning on the {lab} lab")
+        raise errors.NotPossible(f"no experiment has a meaning on the {lab} lab")
     chosen = possible(requests, environment)
     return Selection(chosen.requests, (*left_out, *chosen.left_out))
 
@@ -426,12 +417,12 @@ def select_experiments(asked: Request, environment: Environment) -> Selection:
 def possible(requests: Sequence[Request], environment: Environment) -> Selection:
     """Those of the requests that can run here. Errors as of :func:`select_experiments`."""
     accepted: list[Request] = []
-    refused: list[tuple[str, NotPossible]] = []
+    refused: list[tuple[str, errors.NotPossible]] = []
     for request in requests:
         try:
             accepted.append(replace(request, lab=prepare(request, environment).lab))
-        except NotPossible as error:
-            if request.overrides and isinstance(error, NotEnoughMemory):
+        except errors.NotPossible as error:
+            if request.overrides and isinstance(error, errors.NotEnoughMemory):
                 raise  # asked for by name, not a preset that is too large for this machine
             refused.append((request.experiment, error))
     if not accepted:
@@ -489,7 +480,7 @@ class Suite:
         self._is_cancelled.set()
         step = self.current
         if step is not None and step.run_id is not None:
-            with suppress(BadInput, StoreFailed):  # it ended in the same moment
+            with suppress(errors.BadInput, errors.StoreFailed):  # it ended in the same moment
                 cancel(self._store, step.run_id)
 
     def join(self) -> None:
@@ -536,6 +527,6 @@ class Suite:
                         job.child.terminate()
                     job.child.wait()
                     reconcile(self._store)
-                except PinScopeError as error:
+                except errors.PinScopeError as error:
                     step.problem = str(error)
                 step.has_ended = True

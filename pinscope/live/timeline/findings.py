@@ -30,21 +30,7 @@ from pinscope.analysis.rules import (
 )
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.live.findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
-from pinscope.live.timeline.reading import (
-    GPU_RATES,
-    Life,
-    Watched,
-    extreme,
-    leaks,
-    pins,
-    points,
-    reason_of,
-    sampled,
-    summed,
-    timeline_verdict,
-    when,
-    who,
-)
+from pinscope.live.timeline import reading
 from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import format_bytes, format_duration, format_share
 
@@ -121,31 +107,31 @@ TEXTS: Texts = {
 }
 
 
-def findings(seen: Watched) -> tuple[Finding, ...]:
+def findings(seen: reading.Watched) -> tuple[Finding, ...]:
     """All that the rules find; of a timeline without samples only that they are missing."""
     return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
 
 
-def verdict(seen: Watched, concluded: Sequence[Finding]) -> str | None:
+def verdict(seen: reading.Watched, concluded: Sequence[Finding]) -> str | None:
     """Who held how much, and whether it grew."""
     unlike_a_leak = any(finding.rule == "no-leak-seen" for finding in concluded)
-    return timeline_verdict(seen, max(seen.lives, key=_kept) if unlike_a_leak else None) if seen.host else None
+    return reading.timeline_verdict(seen, max(seen.lives, key=_kept) if unlike_a_leak else None) if seen.host else None
 
 
 def _said(key: str, *evidence: Quantity, **values: object) -> Finding:
     return say(TEXTS, key, *evidence, **values)[1]  # type: ignore[arg-type]  # severity is one
 
 
-def _leaking_holders(seen: Watched) -> Iterator[Finding]:
+def _leaking_holders(seen: reading.Watched) -> Iterator[Finding]:
     """Processes that took more and more, and gave next to nothing back."""
-    for life, growth in leaks(seen)[:MOST_SUSPECTS]:
+    for life, growth in reading.leaks(seen)[:MOST_SUSPECTS]:
         held, ended = life.until_gone(life.amounts)[-1][1], life.gone
         yield _said(
             "leak-suspected",
             *_growth(seen, growth, ended),
             quantity("It held before it ended" if ended else "It held at the end", held, "bytes"),
             quantity("User", life.user, "text", reason="not known"),
-            who=who(life),
+            who=reading.who(life),
             taken=growth.bytes + growth.returned_bytes,
             rises=growth.rises,
             back=f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing",
@@ -157,7 +143,7 @@ def _leaking_holders(seen: Watched) -> Iterator[Finding]:
         )
 
 
-def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
+def _growth(seen: reading.Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
     available = seen.host[-1]["available_bytes"]
     yield quantity("Before these steps", growth.first_bytes, "bytes")
     yield quantity("Taken in them, less what was given back", growth.bytes, "bytes")
@@ -168,17 +154,17 @@ def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quant
         yield quantity("At that pace all of it is taken in", pace, "seconds")
 
 
-def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
+def _unexplained_growth(seen: reading.Watched) -> Iterator[Finding]:
     """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
-    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
+    series = [(at, int(value)) for at, value in reading.points(seen.host, "other_pinned_bytes")]
     growth = steady_growth(series, seen.last_seconds)
     if growth is not None:
         yield _said("unexplained-pins-grow", *_growth(seen, growth), taken=growth.bytes)
 
 
-def no_leak(seen: Watched) -> Iterator[Finding]:
+def no_leak(seen: reading.Watched) -> Iterator[Finding]:
     """Much was taken and kept, and it did not look like a leak: found only where a leak would have been seen."""
-    explained = points(seen.host, "explained_bytes")
+    explained = reading.points(seen.host, "explained_bytes")
     if (
         len(explained) <= LEAK_RISES
         or seen.last_seconds - explained[0][0] < LEAK_SECONDS
@@ -193,10 +179,10 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
     if kept is not None and _kept(kept) >= LEAK_BYTES:
         yield _said(
             "no-leak-seen",
-            quantity(f"{who(kept)} holds more by", _kept(kept), "bytes"),
+            quantity(f"{reading.who(kept)} holds more by", _kept(kept), "bytes"),
             quantity("Holders", len(seen.lives), "count"),
             quantity("Samples", len(seen.host), "count"),
-            who=who(kept),
+            who=reading.who(kept),
             kept=_kept(kept),
             during=format_duration(seen.last_seconds - explained[0][0]),
             why=unsteady_because(kept.pinned, kept.last_seconds) or None,
@@ -204,27 +190,27 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
         )
 
 
-def _kept(life: Life) -> int:
+def _kept(life: reading.Life) -> int:
     """What it had pinned at the end beyond what it had at first."""
     if life.gone or not life.pinned:
         return 0
     return life.pinned[-1][1] - (0 if life.came else life.pinned[0][1])
 
 
-def _pinned_share(seen: Watched) -> Iterator[Finding]:
-    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
-    shares = [(row["elapsed_seconds"], (pins(row) or 0) / row["total_bytes"]) for row in rows]
-    peak = extreme(shares, max)
+def _pinned_share(seen: reading.Watched) -> Iterator[Finding]:
+    rows = [row for row in seen.host if reading.pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
+    shares = [(row["elapsed_seconds"], (reading.pins(row) or 0) / row["total_bytes"]) for row in rows]
+    peak = reading.extreme(shares, max)
     if peak is None:
         return
     at, share = peak
     row = next(row for row in rows if row["elapsed_seconds"] == at)
-    severity = pinned_severity(pins(row) or 0, row["available_bytes"], row["total_bytes"])
+    severity = pinned_severity(reading.pins(row) or 0, row["available_bytes"], row["total_bytes"])
     if severity is None:
         return
     yield _said(
         "pinned-share-of-ram",
-        quantity("Pinned", pins(row), "bytes"),
+        quantity("Pinned", reading.pins(row), "bytes"),
         quantity("Memory", row["total_bytes"], "bytes"),
         quantity("Available then", row["available_bytes"], "bytes"),
         quantity(
@@ -234,7 +220,7 @@ def _pinned_share(seen: Watched) -> Iterator[Finding]:
         ),
         severity=severity,
         share=share,
-        when=when(at),
+        when=reading.when(at),
     )
 
 
@@ -244,20 +230,21 @@ def _beyond_use(row: Row) -> bool:
     return pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
 
 
-def _driver(seen: Watched) -> Iterator[Finding]:
+def _driver(seen: reading.Watched) -> Iterator[Finding]:
     """What no count of pins has."""
-    peak = extreme(summed(life.driver for life in seen.lives), max)
+    peak = reading.extreme(reading.summed(life.driver for life in seen.lives), max)
     if peak is None or peak[1] < DRIVER_BYTES:
         return
     most = {id(life): max(amount for _, amount in life.driver) for life in seen.lives if life.driver}
     holding = sorted((life for life in seen.lives if life.driver), key=lambda life: -most[id(life)])
     evidence = [
-        quantity(f"Most driver memory of {who(life)}", most[id(life)], "bytes") for life in holding[:MOST_SUSPECTS]
+        quantity(f"Most driver memory of {reading.who(life)}", most[id(life)], "bytes")
+        for life in holding[:MOST_SUSPECTS]
     ]
-    yield _said("driver-memory", *evidence, most=peak[1], when=when(peak[0]))
+    yield _said("driver-memory", *evidence, most=peak[1], when=reading.when(peak[0]))
 
 
-def _group(seen: Watched) -> Iterator[Finding]:
+def _group(seen: reading.Watched) -> Iterator[Finding]:
     """Near its limit, with much of it pinned: that alone leaves the kernel nothing to reclaim."""
     near = [
         row
@@ -267,7 +254,7 @@ def _group(seen: Watched) -> Iterator[Finding]:
         and is_near_limit(row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
-    held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
+    held = dict(reading.sampled(reading.summed(life.amounts for life in seen.lives), times, seen.last_seconds))
     row = min(near, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"], default=None)
     if row is None:
         return
@@ -277,7 +264,7 @@ def _group(seen: Watched) -> Iterator[Finding]:
     if severity is None:
         return
     pinned = row["pinned_bytes"]
-    reason = None if pinned is not None else reason_of(row, "pinned_bytes")
+    reason = None if pinned is not None else reading.reason_of(row, "pinned_bytes")
     yield _said(
         "near-cgroup-limit",
         quantity("Least left", left, "bytes"),
@@ -286,13 +273,13 @@ def _group(seen: Watched) -> Iterator[Finding]:
         quantity("Pinned then, on the whole host", pinned, "bytes", reason=reason),
         severity=severity,
         left=left,
-        when=when(row["elapsed_seconds"]),
+        when=reading.when(row["elapsed_seconds"]),
     )
 
 
-def _unexplained(seen: Watched) -> Iterator[Finding]:
-    series = points(seen.host, "other_pinned_bytes")
-    peak = extreme(_lasting(series), max)
+def _unexplained(seen: reading.Watched) -> Iterator[Finding]:
+    series = reading.points(seen.host, "other_pinned_bytes")
+    peak = reading.extreme(_lasting(series), max)
     if peak is None or peak[1] < UNEXPLAINED_BYTES:
         return
     at, most = peak
@@ -319,7 +306,7 @@ def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [(window[0][0], min(value for _, value in window)) for window in windows if window]
 
 
-def _links(seen: Watched) -> Iterator[Finding]:
+def _links(seen: reading.Watched) -> Iterator[Finding]:
     """Lanes are judged always, a generation in those samples in which the GPU was busy: see the rule."""
     for gpu, rows in seen.devices.items():
         short = [(row, shortfall) for row in rows if (shortfall := _shortfall(row))]
@@ -342,7 +329,9 @@ def _links(seen: Watched) -> Iterator[Finding]:
 
 def _is_busy(row: Row) -> bool:
     limit = row["link_limit_bytes_per_second"]
-    return is_busy(row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None))
+    return is_busy(
+        row["busy_share"], *(row[name] / limit for name in reading.GPU_RATES if limit and row[name] is not None)
+    )
 
 
 def _shortfall(row: Row) -> Shortfall | None:
@@ -358,7 +347,7 @@ def _below(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _gaps(seen: Watched) -> Iterator[Finding]:
+def _gaps(seen: reading.Watched) -> Iterator[Finding]:
     if not seen.gaps:
         return
     missing = sum(gap.samples for gap in seen.gaps)
@@ -381,7 +370,7 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
 
 
 _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
-_RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[reading.Watched], Iterator[Finding]], ...] = (
     _leaking_holders,
     _unexplained_growth,
     no_leak,

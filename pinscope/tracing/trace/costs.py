@@ -231,7 +231,7 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
-            to_do, advice = "read the file in large pieces", file_advice(seen, site)
+            to_do, advice = "read it into pinned memory", file_advice(seen, site)
         elif saved:
             advice = f"{pin}: {_shorter(seen, site.row, saved)}."
         elif saved is None:
@@ -341,7 +341,7 @@ def _managed(seen: Seen) -> Iterator[Cost]:
 
 TO_DO: Mapping[Remedy, str] = {
     "convert": "convert on the GPU",
-    "gather": "copy the whole as it lies",
+    "gather": "copy it contiguous, rearrange on the GPU",
     "pin": "pin once, use it again",
     "fetch": "copy into pinned memory that is kept",
     "receive": "DataLoader(pin_memory=True)",

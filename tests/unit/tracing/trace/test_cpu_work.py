@@ -73,7 +73,7 @@ def test_what_an_allocator_that_keeps_memory_pinned_in_a_few_calls_is_saved_but_
     ("call", "values", "begins"),
     [
         ("Tensor.copy_", {"converted_bytes": 1000 * MIB}, "Convert on the GPU"),
-        ("Tensor.to", {"gathered_bytes": 1000 * MIB}, "Copy train.py:33 as it lies"),
+        ("Tensor.to", {"gathered_bytes": 1000 * MIB}, "Rearrange on the GPU, not at train.py:33"),
         ("ndarray.get", {}, "Fetch into kept memory"),
         ("a tensor from a worker", {}, "Let the DataLoader of train.py:33 pin"),
         ("cupy.asarray", {"staged_bytes": 1000 * MIB}, "Fill pinned memory"),

@@ -204,11 +204,10 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
     return f"{format_seconds(seconds)}{share}"
 
 
-def _shorter(seen: Seen, row: Row, saved: float) -> str:
+def _saves(seen: Seen, row: Row, saved: float) -> str:
     whole = seen.seconds_from_first(row)
-    what = "program" if whole == seen.seconds else "loop"
-    share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-    return f"the {what} gets {format_about(saved)}{share} shorter"
+    share = f" of {format_seconds(whole)} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    return f"saves {format_about(saved)}{share}"
 
 
 def _stood(seen: Seen, site: Site) -> str:
@@ -233,7 +232,7 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read it into pinned memory", file_advice(seen, site)
         elif saved:
-            advice = f"{pin}: {_shorter(seen, site.row, saved)}."
+            advice = f"{pin}: {_saves(seen, site.row, saved)}."
         elif saved is None:
             advice = f"{pin}: {_stood(seen, site)}."
         else:
@@ -328,7 +327,7 @@ def _work(seen: Seen) -> Iterator[Cost]:
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
         cost = Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], "")
         held = f"it kept the CPU {_took(seen, line.row, line.seconds)}"
-        gain = _shorter(seen, line.row, line.saved) if cost.saves_much(seen) else held
+        gain = _saves(seen, line.row, line.saved) if cost.saves_much(seen) else held
         yield replace(cost, advice=f"{first_advice(line)}: {gain}.")
 
 

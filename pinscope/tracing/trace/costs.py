@@ -272,11 +272,13 @@ def _pinned(seen: Seen) -> Iterator[Cost]:
     """Copies from or to pinned memory for which compute stands, as far as the GPU computes: no more of them can hide.
     Not where most of them need not be."""
     spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    early = {(row["copy_file"], row["copy_line"]) for row in seen.early_reads}
     computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
         if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
-            to_do = "copy while the GPU computes"
+            is_early = (site.row["file"], site.row["line"]) in early
+            to_do = "wait for it before its data is read" if is_early else "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
 
 

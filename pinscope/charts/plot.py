@@ -112,20 +112,14 @@ Panes = Mapping[str, Mapping[str, Curve]]
 """Title of a panel → name of a curve → the curve."""
 
 
-def way_curves(
-    cells: Iterable[Any], ways: Mapping[str, Way], value: Callable[[Any], float], axis: str = "bytes"
-) -> dict[str, Curve]:
-    """A curve for each way that has a style, over a label of its cells; ``value`` in SI units."""
+def way_curves(cells: Iterable[Any], ways: Mapping[str, Way], value: Callable[[Any], float]) -> dict[str, Curve]:
+    """A curve for each way that has a style, over the bytes of its cells; ``value`` in SI units."""
     groups = grouped(cells, lambda cell: cell.way)
     return {
-        way.title: Curve(way.style, [_spot(getattr(cell, axis), value(cell), axis) for cell in groups[name]])
+        way.title: Curve(way.style, [Spot(cell.bytes, value(cell), format_bytes(cell.bytes)) for cell in groups[name]])
         for name, way in ways.items()
         if way.style and name in groups
     }
-
-
-def _spot(x: float, y: float, axis: str) -> Spot:
-    return Spot(x, y, format_bytes(int(x)) if axis == "bytes" else f"{x:g} {axis}")
 
 
 _THICKNESS = 0.42

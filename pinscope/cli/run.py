@@ -85,7 +85,7 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
 
 def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params, "cuda"):
+    for parameter, full, quick in parameter_defaults(experiment.Params):
         default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
         yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
 

@@ -34,7 +34,7 @@ def test_icons_and_addresses_are_broken_up(text: str) -> None:
     assert JOINER in plain(text) or "\\[" in plain(text)
 
 
-@pytest.mark.parametrize("quantity", ["17.4 ms", "2 MiB", "95.2 GB/s", "85.7 %", "± 3.1 %", "1.20 ×"])
-def test_no_line_ends_between_a_number_and_its_unit(quantity: str) -> None:
-    assert " " not in seen(prose(quantity))
-    assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    for quantity in ["17.4 ms", "2 MiB", "95.2 GB/s", "85.7 %", "± 3.1 %", "1.20 ×"]:
+        assert " " not in seen(prose(quantity))
+        assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")

@@ -11,9 +11,8 @@ from tests.data import synthetic
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
+def test_bad_input_is_one_line_that_says_what_is_allowed() -> None:
+    for name, value, complaint in [
         ("pinned", 0, "pinned: must be greater than 0"),
         ("pinned", "-1GiB", "pinned: must be greater than 0"),
         ("pinned", "much", "'much' is not a size"),
@@ -25,13 +24,11 @@ GIB = 2**30
         ("host_memory", 0, "host_memory: must be greater than 0"),
         ("shared", "perhaps", "shared: must be yes or no"),
         ("page_size", "8KiB", "4KiB, 64KiB or 2MiB"),
-    ],
-)
-def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: object, complaint: str) -> None:
-    with pytest.raises(InvalidParameter) as refused:
-        PlanParams().with_overrides({name: value})
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ]:
+        with pytest.raises(InvalidParameter) as refused:
+            PlanParams().with_overrides({name: value})
+        assert complaint in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> None:

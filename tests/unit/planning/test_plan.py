@@ -268,28 +268,28 @@ def test_a_start_up_names_the_call_that_shortens_it_as_the_run_does() -> None:
     assert "plan-pin-faster" not in findings(plan(GIB, budget=tight))  # it must not be pinned at all
 
 
-@pytest.mark.parametrize(("pinned", "known"), [
-    (GIB // 8, False), (GIB, True), (16 * GIB, True), (256 * GIB, True), (257 * GIB, False), (4 * KIB, False),
-])  # fmt: skip
-def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured(pinned: int, known: bool) -> None:
-    made = plan(pinned)
-    reading = read_plan(made)
-    (headline,) = (quantity for quantity in reading.headline if quantity.name == "Recommended strategy")
-    timed = any(table.title == "Time to pin" for table in reading.tables)
-    assert (headline.value is not None, timed, "plan-pin-faster" in findings(made)) == (known,) * 3
-    assert known or (headline.reason or "").startswith("not measured for ")
-    document = plan_document(made, reading)
-    assert (bool(document["pinning"]), document["recommended"] is not None) == (known, known)
+def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured() -> None:
+    for pinned, known in [
+        (GIB // 8, False), (GIB, True), (16 * GIB, True), (256 * GIB, True), (257 * GIB, False), (4 * KIB, False),
+    ]:  # fmt: skip
+        made = plan(pinned)
+        reading = read_plan(made)
+        (headline,) = (quantity for quantity in reading.headline if quantity.name == "Recommended strategy")
+        timed = any(table.title == "Time to pin" for table in reading.tables)
+        assert (headline.value is not None, timed, "plan-pin-faster" in findings(made)) == (known,) * 3
+        assert known or (headline.reason or "").startswith("not measured for ")
+        document = plan_document(made, reading)
+        assert (bool(document["pinning"]), document["recommended"] is not None) == (known, known)
 
 
-@pytest.mark.parametrize(("asked", "taken"), [
-    (40 * GIB, "64 GiB"), (5 * GIB, "8 GiB"), (20 * GIB + 400 * MIB, "32 GiB"), (3 * KIB, "4 KiB"), (64 * GIB, None),
-    (8, None),
-])  # fmt: skip
-def test_what_pytorch_rounds_an_amount_up_to_is_said(asked: int, taken: str | None) -> None:
-    finding = findings(plan(asked)).get("plan-pytorch-rounds")
-    assert (finding is None) == (taken is None)
-    assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
+def test_what_pytorch_rounds_an_amount_up_to_is_said() -> None:
+    for asked, taken in [
+        (40 * GIB, "64 GiB"), (5 * GIB, "8 GiB"), (20 * GIB + 400 * MIB, "32 GiB"), (3 * KIB, "4 KiB"),
+        (64 * GIB, None), (8, None),
+    ]:  # fmt: skip
+        finding = findings(plan(asked)).get("plan-pytorch-rounds")
+        assert (finding is None) == (taken is None)
+        assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
 
 
 @pytest.mark.parametrize(("through", "title", "code"), [

@@ -84,9 +84,8 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
     assert "pays after 2 copies" in findings(rows)["pays-soon"].title
 
 
-@pytest.mark.parametrize(
-    ("way", "size", "page", "needed"),
-    [
+def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages() -> None:
+    for way, size, page, needed in [
         ("fresh_4k", 16 * MIB, 4096, 4096),
         ("fresh_4k", 4097, 4096, 2),
         ("registered_4k", 2**16, 2**16, 1),
@@ -95,12 +94,8 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
         ("fresh_thp", GIB, 2**16, 2),  # pages of 64 KiB, huge ones of 512 MiB
         ("malloc_touch", 16 * MIB, 4096, None),
         ("pool", 16 * MIB, 4096, None),
-    ],
-)
-def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages(
-    way: str, size: int, page: int, needed: int | None
-) -> None:
-    assert needed_faults(way, size, page) == needed
+    ]:
+        assert needed_faults(way, size, page) == needed
 
 
 def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothing() -> None:

@@ -214,14 +214,14 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     assert {finding.rule for finding in result.findings} == {"gone-for-everybody"}
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 7, 12, 20, 40, 48])
-def test_a_run_that_goes_on_reads_as_far_as_it_is(count: int) -> None:
-    result = reading(rows()[:count])
-    assert all(figure.value is not None or figure.reason for figure in result.headline)
-    if count == 12:  # in the midst of the first step
-        assert {figure.reason for figure in result.headline if figure.value is None} == {
-            "too few steps", "no step has ended yet"
-        }  # fmt: skip
+def test_a_run_that_goes_on_reads_as_far_as_it_is() -> None:
+    for count in [0, 1, 5, 7, 12, 20, 40, 48]:
+        result = reading(rows()[:count])
+        assert all(figure.value is not None or figure.reason for figure in result.headline)
+        if count == 12:  # in the midst of the first step
+            assert {figure.reason for figure in result.headline if figure.value is None} == {
+                "too few steps", "no step has ended yet"
+            }  # fmt: skip
 
 
 def test_prices_and_returns_need_what_they_compare() -> None:

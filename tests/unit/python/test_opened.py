@@ -25,7 +25,8 @@ from pinscope.store.store import Store
 from tests.unit.recordings.raw import recordings
 from tests.unit.store.runs import new_run
 
-MEASURED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
+MEASURED = list({run.experiment: run for run in recorded_runs() if isinstance(run, ExperimentRun)}.values())
+"""One recording of each experiment."""
 KEPT = [run for run in recorded_runs() if not isinstance(run, ExperimentRun)]
 WORDS = {"bytes": "bytes", "seconds": "seconds", "bytes/second": "bytes_per_second", "share": "share", "ratio": "ratio"}
 """Unit → what stands for it in a name."""

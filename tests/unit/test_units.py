@@ -79,12 +79,15 @@ def test_a_size_to_be_read_back_takes_the_largest_unit_that_is_exact() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.00045, "0.045 %"), (0.00001, "0.001 %"), (1e-7, "< 0.001 %"), (0.0, "0.0 %"), (-2e-4, "-0.020 %")],
-)
-def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
-    assert format_share(share) == text
+def test_a_small_share_is_not_shown_as_none() -> None:
+    for share, text in [
+        (0.00045, "0.045 %"),
+        (0.00001, "0.001 %"),
+        (1e-7, "< 0.001 %"),
+        (0.0, "0.0 %"),
+        (-2e-4, "-0.020 %"),
+    ]:
+        assert format_share(share) == text
 
 
 def test_durations_are_read_as_people_write_them() -> None:

@@ -47,17 +47,13 @@ def test_a_grace_hopper_link_carries_450_gigabytes_a_second_each_way() -> None:
     assert c2c_bytes_per_second("NVIDIA H200") is None
 
 
-@pytest.mark.parametrize(
-    ("generation", "width", "expected"), [(5, 8, pcie_limits(5, 8)[1]), (None, 8, None), (5, None, None), (9, 8, None)]
-)
-def test_payload_as_trained_now_is_unknown_where_the_training_is(
-    generation: int | None, width: int | None, expected: float | None
-) -> None:
-    link = Link(
-        kind="pcie", generation_now=generation, width_now=width, generation_max=5, width_max=16,
-        limit_bytes_per_second=None, raw_bytes_per_second=None,
-    )  # fmt: skip
-    assert payload_now(link) == expected
+def test_payload_as_trained_now_is_unknown_where_the_training_is() -> None:
+    for generation, width, expected in [(5, 8, pcie_limits(5, 8)[1]), (None, 8, None), (5, None, None), (9, 8, None)]:
+        link = Link(
+            kind="pcie", generation_now=generation, width_now=width, generation_max=5, width_max=16,
+            limit_bytes_per_second=None, raw_bytes_per_second=None,
+        )  # fmt: skip
+        assert payload_now(link) == expected
 
 
 NONE = LinkErrors(replays=3, correctable=0, nonfatal=0, fatal=0)
@@ -81,18 +77,16 @@ def test_only_what_rose_is_counted() -> None:
         assert rises(gpu(before, after)) == risen
 
 
-@pytest.mark.parametrize(
-    ("kind", "severity"), [("replays", "note"), ("correctable", "note"), ("nonfatal", "warning"), ("fatal", "warning")]
-)
-def test_a_run_whose_link_made_errors_says_so_with_both_counts(kind: str, severity: str) -> None:
-    document = synthetic.document("bandwidth")
-    before = NONE.model_copy(update={kind: 7})
-    device = gpu(before, before.model_copy(update={kind: 1207}))
-    environment = document.run.environment.model_copy(update={"devices": (device,)})
-    (finding,) = link_error_findings(environment)
-    assert finding.severity == severity
-    assert finding.title.startswith("GPU 0: 1,200 ")
-    assert [quantity.value for quantity in finding.evidence] == [7, 1207]
-    run = document.run.model_copy(update={"environment": environment})
-    assert read_run(run, document.rows).findings[-1] == finding
-    assert link_error_findings(document.run.environment) == ()
+def test_a_run_whose_link_made_errors_says_so_with_both_counts() -> None:
+    for kind, severity in [("replays", "note"), ("correctable", "note"), ("nonfatal", "warning"), ("fatal", "warning")]:
+        document = synthetic.document("bandwidth")
+        before = NONE.model_copy(update={kind: 7})
+        device = gpu(before, before.model_copy(update={kind: 1207}))
+        environment = document.run.environment.model_copy(update={"devices": (device,)})
+        (finding,) = link_error_findings(environment)
+        assert finding.severity == severity
+        assert finding.title.startswith("GPU 0: 1,200 ")
+        assert [quantity.value for quantity in finding.evidence] == [7, 1207]
+        run = document.run.model_copy(update={"environment": environment})
+        assert read_run(run, document.rows).findings[-1] == finding
+        assert link_error_findings(document.run.environment) == ()

@@ -40,21 +40,20 @@ def test_pinned_memory_is_graver_the_more_of_what_others_leave_it_takes_and_grav
         assert pinned_severity(pinned, available, 1000) == severity
 
 
-@pytest.mark.parametrize(
-    ("pinned", "headroom", "severity"),
-    [(499, 10, None), (500, 101, None), (500, 100, "warning"), (500, 31, "warning"), (500, 30, "critical")],
-)
-def test_a_group_is_near_its_limit_if_little_is_left_and_much_is_pinned(
-    pinned: int, headroom: int, severity: str | None
-) -> None:
-    assert group_severity(pinned, headroom, 1000) == severity
+def test_a_group_is_near_its_limit_if_little_is_left_and_much_is_pinned() -> None:
+    for pinned, headroom, severity in [
+        (499, 10, None),
+        (500, 101, None),
+        (500, 100, "warning"),
+        (500, 31, "warning"),
+        (500, 30, "critical"),
+    ]:
+        assert group_severity(pinned, headroom, 1000) == severity
 
 
-@pytest.mark.parametrize(
-    ("limit", "headroom", "below"), [(750, 375, False), (749, 375, True), (1000, 374, True), (2000, 1000, False)]
-)
-def test_a_group_is_well_below_its_host_in_all_or_now(limit: int, headroom: int, below: bool) -> None:
-    assert is_well_below_host(limit, headroom, total_bytes=1000, available_bytes=500) is below
+def test_a_group_is_well_below_its_host_in_all_or_now() -> None:
+    for limit, headroom, below in [(750, 375, False), (749, 375, True), (1000, 374, True), (2000, 1000, False)]:
+        assert is_well_below_host(limit, headroom, total_bytes=1000, available_bytes=500) is below
 
 
 def test_memory_is_pinned_twice_if_clearly_more_is_pinned_than_in_use() -> None:

@@ -91,33 +91,25 @@ def test_errors_of_a_ratio_add_up_as_factors_of_independent_figures() -> None:
     assert together(wide, wide) == pytest.approx(2 ** math.sqrt(2) - 1)
 
 
-@pytest.mark.parametrize(
-    ("values", "said", "words", "share"),
-    [
+def test_a_ratio_is_no_finer_than_it_is_known() -> None:
+    for values, said, words, share in [
         ([1.0] * 8, "", "6.5 times", "99 %"),
         ([0.83, 1.0, 1.0, 1.17] * 2, "about ", "6.5 times (± 17 %)", "99 % (± 17 %)"),
         ([0.98, 1.0, 1.0], "", "6.5 times (3 repeats)", "99 % (3 repeats)"),
         ([1.0], "about ", "6.5 times (1 repeat)", "99 % (1 repeat)"),
-    ],
-)
-def test_a_ratio_is_no_finer_than_it_is_known(values: list[float], said: str, words: str, share: str) -> None:
-    summary, exact = summarize(values), summarize([1.0] * 8)
-    assert about(summary.uncertainty) == said
-    assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
+    ]:
+        summary, exact = summarize(values), summarize([1.0] * 8)
+        assert about(summary.uncertainty) == said
+        assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "off", "words", "short"),
-    [
+def test_of_a_ratio_that_varies_too_much_for_a_figure_the_least_is_said() -> None:
+    for ratio, off, words, short in [
         (9.6, 0.5, "9.6 times (± 50 %)", "about 9.6 times"), (9.6, 0.57, "at least 4.1 times", "at least 4.1 times"),
         (4.2, 0.6, "at least 1.67 times", "at least 1.67 times"), (1.1, 0.6, "1.1 times (± 60 %)", "about 1.1 times"),
-    ],
-)  # fmt: skip
-def test_of_a_ratio_that_varies_too_much_for_a_figure_the_least_is_said(
-    ratio: float, off: float, words: str, short: str
-) -> None:
-    compared = summarize([1.0] * 8, drift=off), summarize([1.0] * 8, drift=0.0)
-    assert (times(ratio, *compared), about_times(ratio, *compared)) == (words, short)
+    ]:  # fmt: skip
+        compared = summarize([1.0] * 8, drift=off), summarize([1.0] * 8, drift=0.0)
+        assert (times(ratio, *compared), about_times(ratio, *compared)) == (words, short)
 
 
 def test_a_median_exceeds_another_only_by_more_than_both_may_be_off() -> None:

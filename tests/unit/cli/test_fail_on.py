@@ -123,9 +123,8 @@ FAILED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("calls", "line"),
-    [
+def test_a_call_that_failed_does_not_pass() -> None:
+    for calls, line in [
         ([FAILED], "a call of CUDA returned an error (train.py:25: cudaHostRegister, 712)"),
         (
             [{**FAILED, "count": 1200}, FAILED],
@@ -133,14 +132,11 @@ FAILED = {
         ),
         ([{**FAILED, "error": 704}], None),
         ([], None),
-    ],
-    ids=["once", "of two lines", "expected", "none"],
-)
-def test_a_call_that_failed_does_not_pass(calls: list[dict[str, Any]], line: str | None) -> None:
-    failed = [place("failed_call", 25 + number, **call) for number, call in enumerate(calls)]
-    rows = [program(failed_calls=len(calls)), site(33), *failed]
-    assert lines("error", rows=rows) == ([] if line is None else [f"--fail-on error: {line}"])
-    assert lines("idle=50%", rows=rows) == []
+    ]:
+        failed = [place("failed_call", 25 + number, **call) for number, call in enumerate(calls)]
+        rows = [program(failed_calls=len(calls)), site(33), *failed]
+        assert lines("error", rows=rows) == ([] if line is None else [f"--fail-on error: {line}"])
+        assert lines("idle=50%", rows=rows) == []
 
 
 def test_a_trace_that_did_not_notice_errors_does_not_pass() -> None:

@@ -11,7 +11,6 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import (
     EXPERIMENTS,
     KEPT,
-    Reader,
     checked_rows,
     draw_run,
     find,
@@ -68,16 +67,16 @@ def test_what_is_kept_is_read_but_cannot_be_run() -> None:
             find(name)
 
 
-@pytest.mark.parametrize("reader", readers(), ids=lambda reader: reader.kind.name)
-def test_every_kind_of_run_has_words_for_a_report_and_says_and_draws_nothing_of_no_rows(reader: Reader) -> None:
-    kind = reader.kind
-    assert kind.name == reader.name
-    assert all((kind.title, kind.question.endswith("?"), method(kind)))
-    assert kind.Params.model_json_schema()["properties"]
-    run = synthetic.run(kind.name)
-    assert list(reader.charts(run, [])) == []
-    reading = reader.read(run, [])
-    assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())
+def test_every_kind_of_run_has_words_for_a_report_and_says_and_draws_nothing_of_no_rows() -> None:
+    for reader in readers():
+        kind = reader.kind
+        assert kind.name == reader.name
+        assert all((kind.title, kind.question.endswith("?"), method(kind)))
+        assert kind.Params.model_json_schema()["properties"]
+        run = synthetic.run(kind.name)
+        assert list(reader.charts(run, [])) == []
+        reading = reader.read(run, [])
+        assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())
 
 
 @pytest.mark.parametrize(

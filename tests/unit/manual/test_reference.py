@@ -90,14 +90,12 @@ def test_every_name_of_python_is_in_the_reference_with_all_that_it_takes_or_has(
                 assert f"{parameter}: " in section[1], f"{name}: {parameter}"
 
 
-@pytest.mark.parametrize(
-    "command", [("doctor",), ("plan", "--pinned", "1GiB"), ("runs", "list"), ("docs",), ("runs", "show", SMALL)]
-)
 def test_every_key_that_a_command_prints_is_in_the_reference(
-    command: tuple[str, ...], reference: str, capsys: pytest.CaptureFixture[str]
+    reference: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*command, "--json"]) == 0
-    assert undocumented(json.loads(capsys.readouterr().out), reference) == []
+    for command in [("doctor",), ("plan", "--pinned", "1GiB"), ("runs", "list"), ("docs",), ("runs", "show", SMALL)]:
+        assert main([*command, "--json"]) == 0
+        assert undocumented(json.loads(capsys.readouterr().out), reference) == []
 
 
 def test_every_key_of_every_recorded_run_is_in_the_reference(reference: str) -> None:

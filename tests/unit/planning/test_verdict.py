@@ -105,21 +105,19 @@ def test_the_sum_of_all_processes_is_judged_and_named() -> None:
         assert len(verdict.split()) <= 20
 
 
-@pytest.mark.parametrize(("sizes", "pinned", "warned"), [
-    ((60, 60), 8, False), ((6, 7), 8, True), ((7, 0), 8, False), ((8, 9), 8, False),
-])  # fmt: skip
-def test_what_one_process_pins_beyond_a_numa_node_calls_for_care(
-    sizes: tuple[int, ...], pinned: int, warned: bool
-) -> None:
-    nodes = tuple(
-        NumaNode(number=number, processors="", memory_bytes=size * GIB, available_bytes=size * GIB)
-        for number, size in enumerate(sizes)
-    )
-    host = synthetic.environment(1).model_copy(update={"nodes": nodes})
-    level, verdict = judged({"pinned": pinned * GIB}, host)
-    assert (level, "8 GiB is more than a NUMA node's 7 GiB" in verdict) == (
-        ("care", True) if warned else ("safe", False)
-    )
+def test_what_one_process_pins_beyond_a_numa_node_calls_for_care() -> None:
+    for sizes, pinned, warned in [
+        ((60, 60), 8, False), ((6, 7), 8, True), ((7, 0), 8, False), ((8, 9), 8, False),
+    ]:  # fmt: skip
+        nodes = tuple(
+            NumaNode(number=number, processors="", memory_bytes=size * GIB, available_bytes=size * GIB)
+            for number, size in enumerate(sizes)
+        )
+        host = synthetic.environment(1).model_copy(update={"nodes": nodes})
+        level, verdict = judged({"pinned": pinned * GIB}, host)
+        assert (level, "8 GiB is more than a NUMA node's 7 GiB" in verdict) == (
+            ("care", True) if warned else ("safe", False)
+        )
 
 
 def test_what_is_safe_is_a_range_up_to_all_that_others_leave() -> None:

@@ -17,8 +17,6 @@ from pinscope.records.base import COMBINATIONS_READ, DEVICES_READ, ROWS_READ, TE
 from pinscope.records.run import Observation
 
 Places = NDArray[np.int_]
-_TYPES = {bool: "bool", int: "int64", float: "float64", str: "string"}
-"""Of a field's values → as Arrow calls it."""
 FEW = 1000
 """Rows that are as fast checked one by one as what parses columns is imported."""
 _MOST_CODES = 2**31
@@ -141,19 +139,20 @@ class Columns(Sequence[Row]):
     def labelled(self, name: str, of: Sequence[str], make: Callable[..., Any]) -> Columns:
         """The same rows with a label that follows from others: made once for each combination of them."""
         codes, distinct = np.zeros(self._count, int), list[Any]()
-        for key, places in self._places(of):
+        for key, places in self.places(of):
             codes[places] = len(distinct)
             distinct.append(make(*key))
         return self.having(name, Column(codes, distinct))
 
     def grouped(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Columns]]:
         """Each combination of these fields, in the order of its first row, and its rows."""
-        return ((key, self._at(places)) for key, places in self._places(names))
+        return ((key, self._at(places)) for key, places in self.places(names))
 
     def _at(self, places: Places) -> Columns:
         return Columns(self._names, lambda name: self.column(name)[places], len(places))
 
-    def _places(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Places]]:
+    def places(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Places]]:
+        """The same, with the places of its rows."""
         columns = [self.column(name) for name in names]
         combined, size = np.zeros(self._count, np.int64), 1
         for column in columns:
@@ -194,8 +193,8 @@ class Stored(Protocol):
     """Rows that lie in a file or a database, as JSON."""
 
     def __len__(self) -> int: ...
-    def texts(self) -> Iterator[Sequence[bytes]]:
-        """The JSON of each, some thousands at a time."""
+    def lines(self) -> Iterator[bytes]:
+        """The JSON of each on a line, some thousands at a time."""
         ...
 
 
@@ -224,7 +223,7 @@ def _type(annotation: Any) -> type | None:
     if get_origin(annotation) in (Union, UnionType):
         types = {_type(part) for part in get_args(annotation) if part is not NoneType}
         return types.pop() if len(types) == 1 else None
-    return annotation if annotation in _TYPES else None
+    return annotation if annotation in (bool, int, float, str) else None
 
 
 def _columns(types: Mapping[str, type | None], rows: Stored) -> Columns | None:
@@ -232,10 +231,11 @@ def _columns(types: Mapping[str, type | None], rows: Stored) -> Columns | None:
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import json  # noqa: PLC0415 - likewise
 
-    schema = pa.schema({name: _TYPES[kind] for name, kind in types.items() if kind})
+    words = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    schema = pa.schema({name: words[kind] for name, kind in types.items() if kind})
     options = json.ReadOptions(use_threads=False), json.ParseOptions(schema, unexpected_field_behavior="ignore")
     try:
-        parts = [json.read_json(io.BytesIO(b"\n".join(texts)), *options) for texts in rows.texts()]
+        parts = [json.read_json(io.BytesIO(lines), *options) for lines in rows.lines()]
         table = pa.concat_tables(parts).combine_chunks()
         columns = {name: _column(table.column(name).chunk(0), kind) for name, kind in types.items()}
     except ValueError:  # ArrowInvalid and UnicodeDecodeError are such
@@ -252,25 +252,25 @@ def _column(values: Any, kind: type | None) -> Column:
         return column
     coded = values.dictionary_encode()
     distinct = [*coded.dictionary.to_pylist(), None]
-    return Column(coded.indices.fill_null(len(distinct) - 1).to_numpy(), distinct)
+    codes = coded.indices.to_numpy(zero_copy_only=False)  # floats, where some are not there
+    return Column(np.nan_to_num(codes, nan=len(distinct) - 1).astype(int), distinct)
 
 
 def _is_valid(kind: type[Observation], types: Mapping[str, type | None], columns: Columns) -> bool:
-    alike = columns
-    floats = [name for name in types if types[name] is float]
-    words = [name for name in types if types[name] is not float and name != "repeat"]
-    for name in floats:
-        alike = alike.having(f"no {name}", Column(np.isnan(columns.column(name).values).astype(int), (False, True)))
-    for key, rows in alike.grouped([*words, *(f"no {name}" for name in floats)]):
-        labels = dict(zip(words, key, strict=False))
-        if any(type(value) is int and abs(value) >= 2**63 for value in key):
-            return False
-        numbers = {name: rows.column(name).known() for name in floats}
-        repeats = rows.column("repeat").known()
-        for extreme in (min, max):
-            values = {name: float(extreme(some)) if len(some) else None for name, some in numbers.items()}
+    numbers = ["repeat", *(name for name in types if types[name] is float)]
+    words = [name for name in types if name not in numbers]
+    arrays = {name: np.array(columns.column(name).values, float) for name in numbers}
+    gaps = columns
+    for name in numbers:
+        gaps = gaps.having(f"no {name}", Column(np.isnan(arrays[name]).astype(int), (False, True)))
+    groups = dict(gaps.places([*words, *(f"no {name}" for name in numbers)]))
+    order, begins = np.concatenate([*groups.values()]), np.cumsum([0, *map(len, groups.values())])[:-1]
+    for extreme in (np.minimum, np.maximum):
+        ends = {name: Floats(extreme.reduceat(array[order], begins)).tolist() for name, array in arrays.items()}
+        for place, key in enumerate(groups):
+            row = dict(zip(words, key, strict=False)) | {name: values[place] for name, values in ends.items()}
             try:
-                kind.model_validate({**labels, **values, "repeat": extreme(repeats, default=None)})
+                kind.model_validate(row)
             except ValidationError:
                 return False
     return True
@@ -279,6 +279,6 @@ def _is_valid(kind: type[Observation], types: Mapping[str, type | None], columns
 def _is_within_bounds(kind: type[Observation], types: Mapping[str, type | None], columns: Columns) -> bool:
     texts = [name for name in types if types[name] is str]
     characters = sum(len(text or "") for name in texts for text in columns.column(name).distinct)
-    combinations = sum(1 for _ in columns.grouped(label_names(kind)))
+    combinations = sum(1 for _ in columns.places(label_names(kind)))
     devices = len(columns.column("device").distinct)
     return characters <= TEXT_READ and devices <= DEVICES_READ and combinations <= COMBINATIONS_READ

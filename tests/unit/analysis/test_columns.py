@@ -19,9 +19,9 @@ from pinscope.store.recordings import recorded_observations, recorded_runs
 class AsStored(list[Mapping[str, Any]]):
     """Rows as a database has them."""
 
-    def texts(self) -> Iterator[Sequence[bytes]]:
+    def lines(self) -> Iterator[bytes]:
         for first in range(0, len(self), 500):
-            yield [json.dumps(row).encode() for row in self[first : first + 500]]
+            yield "\n".join(json.dumps(row) for row in self[first : first + 500]).encode()
 
 
 @pytest.fixture

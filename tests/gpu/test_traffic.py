@@ -83,7 +83,7 @@ def test_the_ranks_of_torchrun_have_one_switch(tmp_path: Path) -> None:
     made = [row for row in seen.rows if row["kind"] == "loader"]
     assert {row["rank"] for row in made} == {0, 1}
     assert {f"rank_loaders.py:{row['line']}" for row in made} == {line_of("rank_loaders.py", "the loader")}
-    assert f"{line_of('rank_loaders.py', 'the batch')} (rank 0)" in seen.stderr
+    assert f"pin_memory=True at {line_of('rank_loaders.py', 'the loader')}" in seen.run["verdict"]
 
 
 def test_weights_that_accelerate_sends_at_each_call_are_named_with_its_line(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import NoneType, UnionType
@@ -235,7 +234,7 @@ def _columns(types: Mapping[str, type | None], rows: Stored) -> Columns | None:
     schema = pa.schema({name: words[kind] for name, kind in types.items() if kind})
     options = json.ReadOptions(use_threads=False), json.ParseOptions(schema, unexpected_field_behavior="ignore")
     try:
-        parts = [json.read_json(io.BytesIO(lines), *options) for lines in rows.lines()]
+        parts = [json.read_json(pa.BufferReader(lines), *options) for lines in rows.lines()]
         table = pa.concat_tables(parts).combine_chunks()
         columns = {name: _column(table.column(name).chunk(0), kind) for name, kind in types.items()}
     except ValueError:  # ArrowInvalid and UnicodeDecodeError are such

@@ -68,6 +68,7 @@ RELEASE = (
     "browser/test_silence.py::test_the_exporter",
     "faults/test_starting.py::test_hostile_working",
     "integration/test_check.py",
+    "integration/test_compare_many_rows.py",
     "integration/test_cli.py::test_a_bundle_carries",
     "integration/test_cli.py::test_a_reader_that_goes_away",
     "integration/test_cli.py::test_a_run_is_cancelled_from_another",

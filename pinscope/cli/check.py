@@ -16,8 +16,8 @@ from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
+from pinscope.cli.outcome import store_to_read
 from pinscope.cli.run import experiment_names, measure, parse_settings
-from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run, verdict_of

@@ -54,7 +54,7 @@ BASELINE_RUNS = 8
 """Of which a baseline is made."""
 CHECK_RUNS = 2
 """That are held against it."""
-AGAIN = 2
+AGAIN = 3
 """Times as many are made where something fell out: what is blamed rests on them."""
 GATES = (TOLERANCE, 0.02)
 """The changes of which a written baseline says how many runs it takes to see."""
@@ -154,7 +154,7 @@ def against(
     count: Annotated[
         int,
         typer.Option(
-            "--count", min=1, metavar="N", help="How many runs; twice as many more where something falls out."
+            "--count", min=1, metavar="N", help="How many runs; three times as many more where something falls out."
         ),
     ] = CHECK_RUNS,
     tolerance: Annotated[

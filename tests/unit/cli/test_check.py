@@ -41,7 +41,8 @@ def test_what_is_worse_ends_with_1_and_a_line_each(
     faster = json.loads(Path(baseline).read_text())
     for cell in faster["experiments"][0]["cells"]:
         for figure in cell["figures"].values():
-            figure["runs"] = [[value / 1000, off] for value, off in figure["runs"]]
+            factor = 1000 if figure["unit"] == "bytes/second" else 1 / 1000
+            figure["runs"] = [[value * factor, off] for value, off in figure["runs"]]
     (tmp_path / "faster.json").write_text(json.dumps(faster))
     arguments = ["check", str(tmp_path / "faster.json"), "--runs", H200]
     assert main(arguments) == 1

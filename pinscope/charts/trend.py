@@ -47,6 +47,7 @@ def draw(shown: Trend) -> Chart:
     low, high = min(values) / scale.unit, max(values) / scale.unit
     room = ROOM * ((high - low) or abs(high) or 1.0)
     chart.figure.update_yaxes(range=[low - room, high + room], rangemode="normal")
+    chart.figure.update_layout(showlegend=False)
     for step in shown.steps:
         chart.figure.add_vline(
             step.place + 0.5,
@@ -54,6 +55,7 @@ def draw(shown: Trend) -> Chart:
             annotation={
                 "text": _step_words(step),
                 "xanchor": "right" if step.place > len(points) / 2 else "left",
+                "xshift": -6 if step.place > len(points) / 2 else 6,
                 "showarrow": False,
             },
         )

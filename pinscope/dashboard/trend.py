@@ -10,7 +10,7 @@ from pinscope.analysis.trend import step_words, verdict
 from pinscope.charts.trend import draw
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TREND
-from pinscope.dashboard.widgets import chart_view, experiment_title, heading, plain, prose, utc, verdict_line
+from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, utc, verdict_line
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
 from pinscope.report.trend import series
 from pinscope.text import visible
@@ -64,7 +64,7 @@ def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str
     if st.session_state[key] not in titles:
         st.session_state[key] = next(iter(titles))
     chosen = st.selectbox(
-        label, list(titles), key=key, width=width, format_func=lambda choice: plain(titles.get(choice, choice))
+        label, list(titles), key=key, width=width, format_func=lambda choice: titles.get(choice, choice)
     )
     st.query_params[name] = st.session_state[f"{key}-link"] = chosen
     return chosen
@@ -79,8 +79,8 @@ def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:
     for some, params in zip(alike, given, strict=True):
         run = some[-1]
         words = [run.environment.host, LAB_TITLES[run.lab], f"{len(some)} run{'' if len(some) == 1 else 's'}"]
-        words += [f"{name} {params[name]}" for name in varied if name in params]
-        titles[some[0].id] = visible(" · ".join([*words, f"last {utc(run.created_at)}"]))
+        words += [f"last {utc(run.created_at)}", *(f"{name} {params[name]}" for name in varied if name in params)]
+        titles[some[0].id] = visible(" · ".join(words))
     return titles
 
 

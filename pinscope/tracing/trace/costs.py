@@ -9,7 +9,7 @@ from operator import itemgetter
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
 from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
-from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.managed import accused, faulted_words, managed_advice, managed_saving, spent_seconds
 from pinscope.tracing.trace.needless import needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.tracing.trace.switches import switch_of
@@ -179,7 +179,7 @@ def _working(row: Row) -> str:
 
 DOES: Mapping[str, Callable[[Row], str]] = {
     "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working,
-    "migration": lambda row: f"page faults move {format_bytes(faulted_bytes(row))} of managed memory",
+    "migration": lambda row: f"page faults move {faulted_words(row)} of managed memory",
 }  # fmt: skip
 """Kind of row → what its line does, in a few words."""
 MOST_SAID = 2
@@ -204,11 +204,10 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
     return f"{format_seconds(seconds)}{share}"
 
 
-def _shorter(seen: Seen, row: Row, saved: float) -> str:
+def _saves(seen: Seen, row: Row, saved: float) -> str:
     whole = seen.seconds_from_first(row)
-    what = "program" if whole == seen.seconds else "loop"
-    share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-    return f"the {what} gets {format_about(saved)}{share} shorter"
+    share = f" of {format_seconds(whole)} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    return f"saves {format_about(saved)}{share}"
 
 
 def _stood(seen: Seen, site: Site) -> str:
@@ -231,9 +230,9 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
-            to_do, advice = "read the file in large pieces", file_advice(seen, site)
+            to_do, advice = "read it into pinned memory", file_advice(seen, site)
         elif saved:
-            advice = f"{pin}: {_shorter(seen, site.row, saved)}."
+            advice = f"{pin}: {_saves(seen, site.row, saved)}."
         elif saved is None:
             advice = f"{pin}: {_stood(seen, site)}."
         else:
@@ -273,11 +272,13 @@ def _pinned(seen: Seen) -> Iterator[Cost]:
     """Copies from or to pinned memory for which compute stands, as far as the GPU computes: no more of them can hide.
     Not where most of them need not be."""
     spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    early = {(row["copy_file"], row["copy_line"]) for row in seen.early_reads}
     computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
         if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
-            to_do = "copy while the GPU computes"
+            is_early = (site.row["file"], site.row["line"]) in early
+            to_do = "wait for it before its data is read" if is_early else "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
 
 
@@ -328,21 +329,20 @@ def _work(seen: Seen) -> Iterator[Cost]:
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
         cost = Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], "")
         held = f"it kept the CPU {_took(seen, line.row, line.seconds)}"
-        gain = _shorter(seen, line.row, line.saved) if cost.saves_much(seen) else held
+        gain = _saves(seen, line.row, line.saved) if cost.saves_much(seen) else held
         yield replace(cost, advice=f"{first_advice(line)}: {gain}.")
 
 
 def _managed(seen: Seen) -> Iterator[Cost]:
     """Page faults that move managed memory."""
     for row in accused(seen):
-        spent, copied = spent_seconds(row), copied_seconds(seen, row)
-        saved = None if copied is None else max(spent - copied, 0.0)
+        spent, saved = spent_seconds(row), managed_saving(seen, row)
         yield Cost(row, "managed-memory", spent, saved, "prefetch it, or copy it", managed_advice(seen, row))
 
 
 TO_DO: Mapping[Remedy, str] = {
     "convert": "convert on the GPU",
-    "gather": "copy the whole as it lies",
+    "gather": "copy it contiguous, rearrange on the GPU",
     "pin": "pin once, use it again",
     "fetch": "copy into pinned memory that is kept",
     "receive": "DataLoader(pin_memory=True)",

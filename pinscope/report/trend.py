@@ -50,9 +50,11 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
         BadInput: no finished run, or none with that figure.
     """
     find_reader(experiment)
-    runs = [run for run in store.each_run(experiment=experiment, status="done") if not run.recording or like]
+    named = store.run(like) if like else None
+    with_recordings = named is not None and named.recording
+    runs = store.runs(experiment=experiment, status="done", recordings=with_recordings)
     here = [run for run in runs if run.environment.machine_id == machine_id()]
-    model = store.run(like) if like else next(iter(here or runs), None)
+    model = named or next(iter(here or runs), None)
     if model is None:
         raise BadInput(f"no finished run of {experiment}; make one: pinscope run {experiment}")
     series = [run for run in runs if series_key(run) == series_key(model)]

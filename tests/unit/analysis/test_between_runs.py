@@ -11,12 +11,16 @@ import pytest
 from pinscope.analysis.between_runs import FALSE_SHARE, Sample, differences, students
 
 
-@pytest.mark.parametrize(
-    ("chance", "freedom", "known"),
-    [(0.05, 1, 12.706), (0.05, 2, 4.303), (0.05, 5, 2.571), (0.01, 8, 3.355), (0.001, 30, 3.646), (0.05, 500, 1.960)],
-)
-def test_quantiles_are_those_of_the_tables(chance: float, freedom: int, known: float) -> None:
-    assert students(chance, freedom) == pytest.approx(known, abs=0.001)
+def test_quantiles_are_those_of_the_tables() -> None:
+    for chance, freedom, known in [
+        (0.05, 1, 12.706),
+        (0.05, 2, 4.303),
+        (0.05, 5, 2.571),
+        (0.01, 8, 3.355),
+        (0.001, 30, 3.646),
+        (0.05, 500, 1.960),
+    ]:
+        assert students(chance, freedom) == pytest.approx(known, abs=0.001)
 
 
 def cells(

@@ -73,3 +73,16 @@ def test_what_is_exact_differs_by_anything_and_is_the_same_only_where_it_is_equa
     equal, other = differences([([(5.0, 0.0)], [(5.0, 0.0)]), ([(5.0, 0.0)], [(5.000001, 0.0)])])
     assert (equal.low, equal.high, equal.differs) == (1.0, 1.0, False)
     assert other.differs
+
+
+def test_of_many_runs_steady_cells_are_told_beside_noisy_ones() -> None:
+    random = Random(4)
+
+    def side(deviation: float, longer: float, runs: int) -> list[Sample]:
+        return [(longer * math.exp(deviation * random.gauss(0, 1)), 0.05) for _ in range(runs)]
+
+    steady = [(side(0.005, 1.0, 8), side(0.005, 1.2, 2)) for _ in range(7)]
+    noisy = [(side(0.5, 1.0, 8), side(0.5, 1.0, 2)) for _ in range(11)]
+    made = differences([*steady, *noisy])
+    assert all(cell.differs for cell in made[:7])
+    assert not any(cell.differs for cell in made[7:])

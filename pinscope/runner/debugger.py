@@ -3,13 +3,15 @@
 Python 3.14 and later take a script (``sys.remote_exec``). Before, gdb or lldb calls two functions in the program, while
 it is stopped for that: ``mmap``, for a page that holds the code, and ``Py_AddPendingCall``, which needs neither the GIL
 nor memory, so that it may be called wherever the program stands. The code itself runs where Python's main thread comes
-next between two of its own instructions. No breakpoint is set: whatever ends the debugger, none stays behind.
+next between two of its own instructions.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -19,15 +21,17 @@ from pathlib import Path
 
 from pinscope.errors import BadInput
 from pinscope.probes.attachable import Attachable, forbidden
+from pinscope.probes.elf import addresses_of
 
 CALL_SECONDS = 30.0
-"""So long a debugger may take: it reads the symbols of the program's libraries, one second with those of PyTorch."""
+"""So long a debugger may take: a second where it reads symbols."""
 _HOW = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x100000
 """MAP_FIXED_NOREPLACE: if the program has something there by now, nothing happens."""
-_MMAP = "((char *(*)(void *, unsigned long, int, int, int, long)) mmap)((void *) {0}, {1}, {2}, {3}, -1, 0)"
-_ADD = "((int (*)(void *, void *)) Py_AddPendingCall)((void *) $run, (void *) {0})"
+_MMAP = "((char *(*)(void *, unsigned long, int, int, int, long)) {0})((void *) {1}, {2}, {3}, {4}, -1, 0)"
+_ADD = "((int (*)(void *, void *)) {0})((void *) {1}, (void *) {2})"
 _ADDED = "$added = 0"
-_LIBRARIES = ("/libc[.-]", "/ld-musl", "/libpython")
+_FUNCTIONS = ("mmap", "Py_AddPendingCall", "PyRun_SimpleString")
+_LIBRARIES = re.compile(r"/(libc[.-]|ld-musl|libpython|python)[^/]*$")
 _NOT_LET = ("ptrace: ", "Operation not permitted", "attach failed")
 
 
@@ -70,12 +74,17 @@ def hand_over(target: Attachable, folder: Path, code: Callable[[tuple[int, int] 
         except (OSError, RuntimeError) as error:
             raise BadInput(f"process {target.pid}: its Python takes no code from another process: {error}") from None
         return
+    there = addresses_of(target.pid, _FUNCTIONS, _LIBRARIES)
+    if missing := [name for name in _FUNCTIONS if name not in there]:
+        raise BadInput(f"process {target.pid}: the file of its Python, or of its C library, is gone ({missing[0]})")
     file, address = f"attach.{target.pid}", target.free_address
     size = len(code((address, 2**16)).encode()) // mmap.PAGESIZE * mmap.PAGESIZE + mmap.PAGESIZE
     (folder / file).write_bytes(code((address, size)).encode() + b"\0")
+    take = _MMAP.format(there["mmap"], address, size, *_HOW)
+    add = _ADD.format(there["Py_AddPendingCall"], there["PyRun_SimpleString"], address)
     program = debugger() or "gdb"
     command = _lldb if Path(program).name == "lldb" else _gdb
-    arguments, lines = command(target.pid, file, address, size)
+    arguments, lines = command(target.pid, file, address, take, add)
     (folder / f"{file}.lines").write_text("\n".join(lines), "ascii")
     output = _run([program, *arguments], folder)
     if command is _lldb and target.is_there():
@@ -84,32 +93,39 @@ def hand_over(target: Attachable, folder: Path, code: Callable[[tuple[int, int] 
         raise BadInput(f"process {target.pid}: {_why_not(target, output)}")
 
 
-def _gdb(pid: int, file: str, address: int, size: int) -> tuple[list[str], list[str]]:
-    """Arguments, and lines of a script, which ends with the first that fails."""
+def _gdb(pid: int, file: str, address: int, take: str, add: str) -> tuple[list[str], list[str]]:
+    """Arguments, and lines of a script, which ends with the first that fails.
+
+    On x86 it looks for the program's files in a folder that is not there: so it neither reads them, for which the
+    program would stand still half a second, nor sets a breakpoint in the one that loads libraries. Elsewhere it needs
+    the program's file to know where its calls return to.
+    """
     lines = [
         "set unwindonsignal on",
         "handle all nostop noprint pass",
-        *(f"sharedlibrary {library}" for library in _LIBRARIES),
-        f"print {_MMAP.format(address, size, *_HOW)}",
+        *(["set sysroot /nowhere"] if platform.machine() == "x86_64" else []),
+        f"attach {pid}",
+        f"print {take}",
         f"restore {file} binary {address}",
-        "set $run = (void *) PyRun_SimpleString",
-        f'printf "$added = %d\\n", {_ADD.format(address)}',
+        f'printf "$added = %d\\n", {add}',
+        "detach",
     ]
     before = ("set auto-solib-add off", "set auto-load off", "set debuginfod enabled off")
-    options = ["-nx", "-nw", "-batch", *(f"-iex={line}" for line in before), f"-p={pid}"]
-    return [*options, f"-x={file}.lines", "-ex=detach"], lines
+    return ["-nx", "-nw", "-batch", *(f"-iex={line}" for line in before), f"-x={file}.lines"], lines
 
 
-def _lldb(pid: int, file: str, address: int, size: int) -> tuple[list[str], list[str]]:
+def _lldb(pid: int, file: str, address: int, take: str, add: str) -> tuple[list[str], list[str]]:
     """The same for lldb."""
     lines = [
-        f"expression -- char *$page = {_MMAP.format(address, size, *_HOW)}",
+        "settings set target.preload-symbols false",
+        f"process attach --pid {pid}",
+        f"expression -- char *$page = {take}",
         f"memory write --infile {file} {address}",
-        "expression -- int (*$run)(const char *) = (int (*)(const char *)) PyRun_SimpleString",
-        f"expression -- int $added = $page == (char *) {address} ? {_ADD.format(address)} : -1",
+        f"expression -- int $added = $page == (char *) {address} ? {add} : -1",
         "expression -- $added",
+        "detach",
     ]
-    return ["--batch", "--no-lldbinit", "-p", str(pid), "-s", f"{file}.lines", "-o", "detach"], lines
+    return ["--batch", "--no-lldbinit", "-s", f"{file}.lines"], lines
 
 
 def _run(command: list[str], folder: Path) -> str:

@@ -10,6 +10,7 @@ is as it was, ``left.PID``.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import importlib.util
 import os
@@ -19,8 +20,7 @@ from typing import Any
 
 PROBLEM, LEFT = "problem", "left"
 """Files of the program's spool: one line, and nothing; each with a process's number."""
-CLAIM = "pinscope.tracing.attached"
-"""Name among the modules of a program that is attached to."""
+_STATE = "_pinscope_attached"
 _PACKAGE = "pinscope"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
 _STARTED = 19
@@ -74,28 +74,49 @@ def attach(folder: str, library: str, started: int, is_first: bool, memory: tupl
     with open("/proc/self/stat", "rb") as stat:  # noqa: PTH123
         if int(stat.read().rpartition(b")")[2].split()[_STARTED]) != started:
             return
-    claim = ModuleType(CLAIM)
-    before = set(sys.modules)
-    is_ours = sys.modules.setdefault(CLAIM, claim) is claim
+    state = sys.modules.setdefault(_STATE, _State(_STATE))
+    is_ours = state.busy.acquire(False)
     try:
-        problem = _record(folder, library, is_first) if is_ours else _ATTACHED
+        problem = _record(folder, library, is_first, state.kept) if is_ours else _ATTACHED
     except BaseException as error:  # noqa: BLE001 - nothing may reach the program
         problem = f"the recorder cannot run there: {type(error).__name__}: {error}"
-    if is_ours:  # what else was imported is Python's own: another thread of the program may have it from there by now
-        for name in [name for name in sys.modules if name.partition(".")[0] == _PACKAGE and name not in before]:
-            del sys.modules[name]
-        for path in [path for path in sys.path_importer_cache if path.startswith(_FOLDER)]:
-            del sys.path_importer_cache[path]
+    if is_ours:
+        state.busy.release()
     _write(folder, *((LEFT, "") if problem is None else (PROBLEM, problem)))
+
+
+class _State(ModuleType):
+    """What stays in the program between two traces, under a name of its own among its modules."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.busy = _thread.allocate_lock()
+        self.kept: dict[str, ModuleType] = {}
+        """The recorder's modules: Python keeps hooks of theirs at a fork, CUPTI what it may still call."""
 
 
 _ATTACHED = "it is traced already"
 
 
-def _record(handover: str, library: str, is_first: bool) -> str | None:
+def _record(handover: str, library: str, is_first: bool, kept: dict[str, ModuleType]) -> str | None:
     """Record; why that is not possible, or ``None`` once it is over."""
-    if (there := _load()) is not None:
-        return there
+    file, there, before = f"{_FOLDER}/__init__.py", sys.modules.get(_PACKAGE), set(sys.modules)
+    if there is not None and os.path.realpath(there.__file__ or "") != file:
+        return f"it has imported another PinScope: {there.__file__}"
+    if kept and kept[_PACKAGE].__file__ != file:  # an earlier trace was another one's
+        kept.clear()
+    if there is None:
+        sys.modules.update(kept or {_PACKAGE: _package(file)})
+    try:
+        return _recorded(handover, library, is_first)
+    finally:  # what else was imported is Python's own: another thread of the program may have it from there by now
+        new = [name for name in sys.modules if name.partition(".")[0] == _PACKAGE and name not in before]
+        kept.update({name: sys.modules.pop(name) for name in new})
+        for path in [path for path in sys.path_importer_cache if path.startswith(_FOLDER)]:
+            del sys.path_importer_cache[path]
+
+
+def _recorded(handover: str, library: str, is_first: bool) -> str | None:
     from pinscope.tracing import library_calls, recorder  # noqa: PLC0415
     from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415
     from pinscope.tracing.spool_folder import SpoolFolder  # noqa: PLC0415
@@ -116,18 +137,12 @@ def _record(handover: str, library: str, is_first: bool) -> str | None:
     return None
 
 
-def _load() -> str | None:
-    """Import PinScope's package from where this file lies; why not, if another one is there already."""
-    file = f"{_FOLDER}/__init__.py"
-    there = sys.modules.get(_PACKAGE)
-    if there is not None:
-        own = os.path.realpath(getattr(there, "__file__", None) or "")
-        return None if own == file else f"it has imported another PinScope, {own or 'of unknown origin'}"
+def _package(file: str) -> ModuleType:
+    """PinScope's."""
     spec = importlib.util.spec_from_file_location(_PACKAGE, file, submodule_search_locations=[_FOLDER])
     package = importlib.util.module_from_spec(spec)  # type: ignore[arg-type] # such a file has one
-    sys.modules[_PACKAGE] = package
     spec.loader.exec_module(package)  # type: ignore[union-attr]
-    return None
+    return package
 
 
 def _write(handover: str, name: str, line: str) -> None:

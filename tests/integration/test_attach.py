@@ -107,3 +107,133 @@ def misses_none(copies: NDArray[np.int64], steps: NDArray[np.int64]) -> bool:
     behind = windows - copies
     behind -= np.median(behind, axis=1, keepdims=True).astype(np.int64)
     return bool(len(copies) > 20 and np.median(np.abs(behind), axis=1).min() < 1e6)
+
+
+STEPS = """
+print("runs", flush=True)
+while not os.path.exists(sys.argv[1]): copy(1 << 20, PAGEABLE, DEVICE); time.sleep(0.002)
+print("ends as ever", flush=True)
+"""
+
+
+def said(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line that was written."""
+    (line,) = capfd.readouterr().err.splitlines()
+    return line
+
+
+def test_what_cannot_be_attached_to_is_refused_by_one_line_and_runs_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = tmp_path / "stop"
+
+    def refused(pid: int) -> str:
+        assert main(["trace", "--attach", str(pid), "--for", "100ms"]) == 2
+        return said(capfd)
+
+    with subprocess.Popen(["sleep", "60"]) as other:
+        assert "it is no Python" in refused(other.pid)
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert "it has ended" in refused(other.pid)
+    with running(tmp_path, STEPS, stop) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        while "T" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]:
+            time.sleep(0.01)
+        assert "it is stopped" in refused(process.pid)
+        os.kill(process.pid, signal.SIGCONT)
+        with subprocess.Popen(
+            ["gdb", "-nx", "-batch", "-iex", "set auto-solib-add off", "-p", str(process.pid), "-ex", "shell sleep 60"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        ) as debugger:  # fmt: skip
+            while "TracerPid:\t0" in Path(f"/proc/{process.pid}/status").read_text():
+                time.sleep(0.01)
+            assert f"a debugger is attached to it already, process {debugger.pid}" in refused(process.pid)
+            os.killpg(debugger.pid, signal.SIGTERM)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert "neither is installed" in refused(process.pid)
+        stop.touch()
+        assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
+
+
+def test_a_process_that_has_the_number_of_another_one_is_left_alone(tmp_path: Path) -> None:
+    stop, spool = tmp_path / "stop", tmp_path / "spool"
+    spool.mkdir(0o700)
+    with running(tmp_path, STEPS, stop) as process:
+        target = read_attachable(process.pid).value
+        assert target is not None
+        given = {"folder": f"0:0:{spool}", "library": "", "started": target.started - 1, "is_first": True}
+        hand_over(target, spool, lambda memory: start_code({**given, "memory": memory}))
+        time.sleep(0.2)
+        stop.touch()
+        assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
+    assert {path.name for path in spool.iterdir()} == {f"attach.{process.pid}", f"attach.{process.pid}.lines"}
+
+
+def test_a_second_trace_of_a_program_is_refused_and_the_first_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stop = tmp_path / "stop"
+    with running(tmp_path, STEPS, stop) as process:
+        command = [sys.executable, "-m", "pinscope", "trace", "--attach", str(process.pid), "--for", "20s"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
+            assert "recording for 20 s" in first.stderr.readline()  # type: ignore[union-attr]
+            assert main(["trace", "--attach", str(process.pid)]) == 2
+            assert said(capfd) == f"pinscope: process {process.pid}: it is traced already"
+            first.send_signal(signal.SIGINT)
+            assert "train.py" in first.communicate()[1]
+            assert first.returncode == 0
+        stop.touch()
+        assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
+
+
+ENDS = """
+print("runs", flush=True)
+begun = time.time()
+while not cuda.fake_asked() or time.time() < begun + 0.3:
+    if not cuda.fake_asked(): begun = time.time()
+    copy(1 << 20, PAGEABLE, DEVICE); time.sleep(0.002)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "is_killed"),
+    [("sys.exit(3)", False), ("os.kill(os.getpid(), 9)", True), ("os.execlp('sleep', 'sleep', '60')", False)],
+)
+def test_a_program_that_ends_meanwhile_is_kept_until_then(how: str, is_killed: bool, tmp_path: Path) -> None:
+    with running(tmp_path, ENDS + how) as process:
+        code, document = attached(tmp_path, "--attach", process.pid, seconds=30)
+        process.kill()
+        assert process.wait() == (3 if "exit" in how else -9)
+    del is_killed
+    ended = f"Process {process.pid} ended, or became another program, while it was recorded."
+    assert (code, document["run"]["notes"]) == (0, [ended])
+    assert rows(document, "site")[0]["count"] > 10
+
+
+CHILDREN = """
+import multiprocessing
+def work():
+    ctypes.CDLL(sys.argv[2])
+    print("runs", flush=True)
+    while not os.path.exists(sys.argv[1]): copy(1 << 20, PAGEABLE, DEVICE); time.sleep(0.002)
+if __name__ == "__main__":
+    ranks = [multiprocessing.get_context("spawn").Process(target=work) for _ in range(2)]
+    for number, rank in enumerate(ranks): os.environ["RANK"] = str(number); rank.start()
+    for rank in ranks: rank.join()
+    print("ends as ever")
+"""
+
+
+def test_the_children_of_a_launcher_are_recorded_together(tmp_path: Path, library: Path) -> None:
+    stop, driver = tmp_path / "stop", tmp_path / "libcuda.so.1"
+    shutil.copy(library, driver)
+    with running(tmp_path, CHILDREN, stop, driver) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        code, document = attached(tmp_path, "--attach", process.pid, "--attach-children")
+        stop.touch()
+        assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
+    assert (code, document["run"]["notes"]) == (0, [])
+    assert {row["rank"] for row in rows(document, "process")} == {0, 1}
+    assert {row["process"] for row in rows(document, "site")} == set(document["run"]["params"]["attached"])

@@ -60,20 +60,22 @@ def read_attachable(pid: int, proc: Proc = HERE) -> Answer[Attachable]:
     """
     status = proc.fields(f"/proc/{pid}/status")
     state, uids = status.text("State").value, (status.text("Uid").value or "").split()
+    tracer, mounts = whole(status.text("TracerPid").value or "0"), proc.link(f"/proc/{pid}/ns/mnt").value
+    why = None
     if state is None or state[:1] in "ZX":
-        return Answer.missing("there is no such process, or it has ended")
-    if set(uids) != {str(os.geteuid())}:
+        why = "there is no such process, or it has ended"
+    elif set(uids) != {str(os.geteuid())}:
         name = user_name(int(uids[0])) if uids else "another user"
-        return Answer.missing(f"it is a process of {name}, who must trace it: sudo -u {name} pinscope trace …")
-    if tracer := whole(status.text("TracerPid").value or "0"):
-        return Answer.missing(f"a debugger is attached to it already, process {tracer}")
-    if state[:1] in "Tt":
-        return Answer.missing(f"it is stopped; let it go on first: kill -CONT {pid}")
-    if (mounts := proc.link(f"/proc/{pid}/ns/mnt")).value is None:
-        return Answer.missing(forbidden(proc))
-    if mounts.value != proc.link("/proc/self/ns/mnt").value:
-        return Answer.missing("it runs in a container, with other files: start PinScope inside that")
-    return _read_python(pid, proc)
+        why = f"it is a process of {name}, who must trace it: sudo -u {name} pinscope trace …"
+    elif tracer:
+        why = f"a debugger is attached to it already, process {tracer}"
+    elif state[:1] in "Tt":
+        why = f"it is stopped; let it go on first: kill -CONT {pid}"
+    elif mounts is None:
+        why = forbidden(proc)
+    elif mounts != proc.link("/proc/self/ns/mnt").value:
+        why = "it runs in a container, with other files: start PinScope inside that"
+    return _read_python(pid, proc) if why is None else Answer.missing(why)
 
 
 def _read_python(pid: int, proc: Proc) -> Answer[Attachable]:

@@ -11,6 +11,9 @@ class AnswerFields(Record):
 
     peak_at_seconds: Seconds | None = None
     """Of the program: when it had most pinned memory, from its start on."""
+    before_bytes: Count | None = None
+    """Of a program that was attached to: pinned memory that it had before, as the live view shows it; no line of the
+    trace is known to have pinned it."""
     at_peak_bytes: Count | None = None
     """Of pinned memory: how much of the line's was there then."""
     most_bytes: Count | None = None

@@ -6,7 +6,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,10 +15,12 @@ from threading import Event
 from typing import Any
 
 from pinscope.errors import BadInput, Cancelled
+from pinscope.live.source import open_source
 from pinscope.probes.attachable import Attachable, descendants_of, read_attachable, uses_cuda
 from pinscope.probes.proc import HERE
 from pinscope.records.environment import Environment
 from pinscope.records.labels import NO_LABELS
+from pinscope.records.snapshot import Snapshot
 from pinscope.records.trace_row import TraceRow
 from pinscope.runner.debugger import check_debugger, hand_over
 from pinscope.runner.traced_program import (
@@ -172,6 +174,7 @@ class _Recording:
         self._spool, self._scratch, self._library, self._targets = spool, scratch, library, targets
         self._interrupted = interrupted
         self._handed_over: list[Attachable] = []
+        self._before_bytes: int | None = None
 
     def begin(self) -> None:
         """Until all of them are recorded.
@@ -180,6 +183,8 @@ class _Recording:
             BadInput: one of them cannot be.
             NotPossible: CUPTI refuses.
         """
+        with open_source(gpus=False) as source:
+            self._before_bytes = pinned_of(source.take(), [target.pid for target in self._targets.processes])
         with ThreadPoolExecutor(len(self._targets.processes)) as pool:
             for _ in pool.map(self._hand_over, self._targets.processes):
                 pass
@@ -190,8 +195,8 @@ class _Recording:
                     raise Cancelled("ended before the recording began; nothing was recorded")
                 if time.monotonic() > latest:
                     raise BadInput(
-                        f"process {target.pid}: its main thread ran no Python code within {START_SECONDS:g} s: it waits "
-                        "in a call; nothing was recorded"
+                        f"process {target.pid}: its main thread ran no Python code within {START_SECONDS:g} s: it "
+                        "waits in a call; nothing was recorded"
                     )
                 time.sleep(_PAUSE_SECONDS)
 
@@ -245,6 +250,7 @@ class _Recording:
             int(ended["ns"]) if ended else time.time_ns(),
             None,
             tuple(_left_out(self._targets.left_out)),
+            before_bytes=self._before_bytes,
             notes=(
                 *(f"Process {each.pid} ended, or became another program, while it was recorded." for each in gone),
                 *(f"The recorder had not left process {each.pid} after {LEAVE_SECONDS:g} s." for each in stuck),
@@ -273,6 +279,15 @@ class _Recording:
 
     def _said(self, name: str, target: Attachable) -> bool:
         return self._file(name, target).exists()
+
+
+def pinned_of(snapshot: Snapshot, pids: Collection[int]) -> int | None:
+    """Pinned memory of processes: of cudaHostAlloc, and what is known to be registered; ``None`` if that of one is not
+    known."""
+    holders = [holder for holder in snapshot.holders if holder.pid in pids]
+    if any(holder.host_alloc_bytes is None for holder in holders):
+        return None
+    return sum((holder.host_alloc_bytes or 0) + (holder.registered_bytes or 0) for holder in holders)
 
 
 def _left_out(pids: Iterable[int]) -> Iterator[TraceRow]:

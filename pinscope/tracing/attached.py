@@ -33,7 +33,7 @@ def start_code(given: dict[str, Any]) -> str:
     Args:
         given: arguments of :func:`attach`.
     """
-    return f"exec({_START!r}, {{'path': {os.path.realpath(__file__)!r}, 'given': {given!r}}})"  # noqa: PTH
+    return f"exec({_START!r}, {{'path': {os.path.realpath(__file__)!r}, 'given': {given!r}}})"
 
 
 _START = """\
@@ -72,8 +72,9 @@ def attach(folder: str, library: str, started: int, is_first: bool, memory: tupl
     if memory is not None:
         ctypes.CDLL(None).munmap(ctypes.c_void_p(memory[0]), ctypes.c_size_t(memory[1]))
     with open("/proc/self/stat", "rb") as stat:  # noqa: PTH123
-        if int(stat.read().rpartition(b")")[2].split()[_STARTED]) != started:
-            return
+        is_meant = int(stat.read().rpartition(b")")[2].split()[_STARTED]) == started
+    if not is_meant or not os.path.isdir(folder.split(":", 2)[2]):  # noqa: PTH112 - PinScope may have given up
+        return
     state = sys.modules.setdefault(_STATE, _State(_STATE))
     is_ours = state.busy.acquire(False)
     try:

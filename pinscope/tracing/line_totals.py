@@ -52,6 +52,7 @@ class Ended:
         unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
         has_become_another: it said that it became another program, which may be recorded as a process of its own.
         notes: what is to be known of the recording, sentences.
+        before_bytes: pinned memory that it had before it was recorded; ``None``: not known.
     """
 
     begun_ns: int
@@ -61,6 +62,7 @@ class Ended:
     unseen: int | None = None
     has_become_another: bool = False
     notes: tuple[str, ...] = ()
+    before_bytes: int | None = None
 
     @property
     def seconds(self) -> float:

@@ -559,9 +559,7 @@ def start_recording(folder: SpoolFolder, library: str, is_minded: bool = False) 
     """Record this process from now on. False if that is not possible; the spool says why.
 
     Args:
-        folder: of the spool.
-        library: CUPTI's.
-        is_minded: as of :class:`Recorder`.
+        folder, library, is_minded: as of :class:`Recorder`.
     """
     recorder = Recorder(folder, library, is_minded)
     try:

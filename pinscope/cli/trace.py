@@ -128,7 +128,8 @@ def trace(
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
 
-    PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12."""
+    PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12; not for
+    --attach."""
     without = {
         "a SCRIPT": program, "-m": module, "--start-after": start_after, "--only-parts": only_parts,
         "--this-process-only": this_process_only, "--what-if": what_if,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os as program_os
-import sys
 from collections.abc import Callable
 from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
@@ -26,7 +25,7 @@ from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
-from pinscope.tracing.pending import raise_behind
+from pinscope.tracing.pending import mind_unraisable, raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
@@ -515,10 +514,9 @@ def _hook(recorder: Recorder) -> None:
     if len(_RECORDINGS) == 1:
         program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     if not _UNHOOK:
-        before = sys.unraisablehook
-        sys.unraisablehook = hook = _mind_unraisable(before)
-        _UNHOOK.append(at_end(lambda: _RECORDINGS[-1].finish()))  # noqa: PLW0108 - the newest then
-        _UNHOOK.append(lambda: setattr(sys, "unraisablehook", before) if sys.unraisablehook is hook else None)
+        # The newest recording then:
+        _UNHOOK.append(mind_unraisable(_CALLBACKS, lambda error: _RECORDINGS[-1].caught(error)))  # noqa: PLW0108
+        _UNHOOK.append(at_end(lambda: _RECORDINGS[-1].finish()))  # noqa: PLW0108
 
 
 _UNHOOK: list[Callable[[], None]] = []
@@ -542,19 +540,6 @@ def _after_fork() -> None:
 
 def _in_child() -> None:
     _FORKING.pop().in_child()
-
-
-def _mind_unraisable(hook_before: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A signal that came during a call of CUDA is handled where the callback behind it begins, before its ``try``."""
-
-    def take(unraisable: Any) -> None:
-        trace = unraisable.exc_traceback
-        if trace is not None and trace.tb_frame.f_code in _CALLBACKS:
-            _RECORDINGS[-1].caught(unraisable.exc_value.with_traceback(trace))
-        else:
-            hook_before(unraisable)
-
-    return take
 
 
 # Beginning and finding the recording

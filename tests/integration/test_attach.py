@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pinscope.cli.main import main
 from pinscope.probes.attachable import read_attachable
+from pinscope.runner import attach
 from pinscope.runner.debugger import hand_over
 from pinscope.tracing.attached import start_code
 from tests.integration.traces import Document, program, rows, traced
@@ -54,7 +55,8 @@ def running(folder: Path, text: str, *arguments: str | Path) -> Iterator[subproc
     """A program that has written its first line, which is in ``args``."""
     path = program(folder, text)
     with subprocess.Popen(
-        [sys.executable, path, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, path, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, "PYTHONPATH": ""},
     ) as process:  # fmt: skip
         try:
@@ -231,3 +233,43 @@ def test_the_children_of_a_launcher_are_recorded_together(tmp_path: Path, librar
     assert (code, document["run"]["notes"]) == (0, [])
     assert {row["rank"] for row in rows(document, "process")} == {0, 1}
     assert {row["process"] for row in rows(document, "site")} == set(document["run"]["params"]["attached"])
+
+
+LEFT = """
+print("runs", flush=True)
+def step(): copy(1 << 20, PAGEABLE, DEVICE); time.sleep(0.002)
+while not cuda.fake_asked(): step()
+while cuda.fake_asked(): step()
+while sorted(os.listdir("/proc/self/task")) != [str(os.getpid())]: step()
+print([name for name in sys.modules if name.startswith(("pinscope", "_pinscope"))])
+"""
+
+
+def test_where_pinscope_is_killed_the_recorder_leaves_the_program_by_itself(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with running(tmp_path, LEFT) as process:
+        command = [sys.executable, "-m", "pinscope", "trace", "--attach", str(process.pid), "--for", "1m"]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(temporary)}
+        ) as tool:
+            assert "recording for 60 s" in tool.stderr.readline()  # type: ignore[union-attr]
+            tool.kill()
+        assert (process.communicate()[0], process.returncode) == ("['_pinscope_attached']\n", 0)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_that_waits_in_a_call_is_left_as_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "START_SECONDS", 0.3)
+    text = """
+print("runs", flush=True)
+sys.stdin.readline()
+for _ in range(100): time.sleep(0.001)
+print([name for name in sys.modules if name.startswith("pinscope.")])
+"""
+    with running(tmp_path, text) as process:
+        assert main(["trace", "--attach", str(process.pid)]) == 2
+        assert "its main thread ran no Python code within 0.3 s" in said(capfd)
+        assert (process.communicate("\n")[0], process.returncode) == ("[]\n", 0)

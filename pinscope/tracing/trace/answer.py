@@ -23,7 +23,9 @@ def answer_tables(seen: Seen) -> tuple[Table, ...]:
 
 
 def _time(seen: Seen) -> Table:
-    ran = seen.program["seconds"] if seen.program else None
+    seconds = format_seconds(seen.program["seconds"] if seen.program else None)
+    is_before = seen.program is not None and seen.program["before_bytes"] is not None
+    ran = f"was attached to for {seconds}" if is_before else f"ran for {seconds}"
     return headed_table(
         TIME,
         [
@@ -34,7 +36,7 @@ def _time(seen: Seen) -> Table:
             }
             for name, seconds in (_parts(seen) if seen.seconds and (seen.sites or seen.devices) else ())
         ],
-        f"From the first copy or kernel to the end of the last; the program ran for {format_seconds(ran)}.",
+        f"From the first copy or kernel to the end of the last; the program {ran}.",
         bar="of the time",
     )
 

@@ -25,10 +25,12 @@ from pinscope.tracing.attached import start_code
 from tests.integration.traces import Document, program, rows, traced
 from tests.integration.traces import attached as events
 
-pytestmark = [
-    pytest.mark.usefixtures("_cupti"),
-    pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb here: apt install gdb"),
-]
+pytestmark = pytest.mark.usefixtures("_cupti")
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+with_gdb = pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb here: apt install gdb")
+may_attach = pytest.mark.skipif(
+    bool(os.geteuid() and YAMA.exists() and YAMA.read_text() != "0\n"), reason="kernel.yama.ptrace_scope is not 0"
+)
 
 LOOP = """
 import hashlib
@@ -71,6 +73,8 @@ def attached(tmp_path: Path, *arguments: str | int, seconds: float = 0.3) -> tup
     return traced(tmp_path, "--for", f"{seconds}s", *map(str, arguments))
 
 
+@with_gdb
+@may_attach
 @pytest.mark.parametrize("times", [5, 20])
 def test_figures_are_those_of_a_whole_trace_and_the_program_is_as_before(times: int, tmp_path: Path) -> None:
     moments, stop = tmp_path / "moments", tmp_path / "stop"
@@ -122,6 +126,8 @@ def said(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
+@with_gdb
+@may_attach
 def test_what_cannot_be_attached_to_is_refused_by_one_line_and_runs_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +162,8 @@ def test_what_cannot_be_attached_to_is_refused_by_one_line_and_runs_on(
         assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
 
 
+@with_gdb
+@may_attach
 def test_a_process_that_has_the_number_of_another_one_is_left_alone(tmp_path: Path) -> None:
     stop, spool = tmp_path / "stop", tmp_path / "spool"
     spool.mkdir(0o700)
@@ -170,6 +178,8 @@ def test_a_process_that_has_the_number_of_another_one_is_left_alone(tmp_path: Pa
     assert {path.name for path in spool.iterdir()} == {f"attach.{process.pid}", f"attach.{process.pid}.lines"}
 
 
+@with_gdb
+@may_attach
 def test_a_second_trace_of_a_program_is_refused_and_the_first_goes_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +206,8 @@ while not cuda.fake_asked() or time.time() < begun + 0.3:
 """
 
 
+@with_gdb
+@may_attach
 @pytest.mark.parametrize("how", ["sys.exit(3)", "os.kill(os.getpid(), 9)", "os.execlp('sleep', 'sleep', '60')"])
 def test_a_program_that_ends_meanwhile_is_kept_until_then(how: str, tmp_path: Path) -> None:
     with running(tmp_path, ENDS + how) as process:
@@ -221,6 +233,8 @@ if __name__ == "__main__":
 """
 
 
+@with_gdb
+@may_attach
 def test_the_children_of_a_launcher_are_recorded_together(tmp_path: Path, library: Path) -> None:
     stop, driver = tmp_path / "stop", tmp_path / "libcuda.so.1"
     shutil.copy(library, driver)
@@ -245,6 +259,8 @@ print([name for name in sys.modules if name.startswith(("pinscope", "_pinscope")
 """
 
 
+@with_gdb
+@may_attach
 def test_where_pinscope_is_killed_the_recorder_leaves_the_program_by_itself(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -259,6 +275,8 @@ def test_where_pinscope_is_killed_the_recorder_leaves_the_program_by_itself(tmp_
     assert list(temporary.iterdir()) == []
 
 
+@with_gdb
+@may_attach
 def test_a_program_that_waits_in_a_call_is_left_as_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,3 +291,26 @@ print([name for name in sys.modules if name.startswith("pinscope.")])
         assert main(["trace", "--attach", str(process.pid)]) == 2
         assert "its main thread ran no Python code within 0.3 s" in said(capfd)
         assert (process.communicate("\n")[0], process.returncode) == ("[]\n", 0)
+
+
+TAKES_SCRIPTS = """
+signal.signal(signal.SIGUSR1, lambda *_: exec(open(sys.argv[2]).read(), {}))
+"""
+
+
+def test_a_python_that_takes_scripts_needs_no_debugger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of Python 3.14, whose main thread runs the script where it stands next between two instructions."""
+    stop, script = tmp_path / "stop", tmp_path / "script"
+
+    def remote_exec(pid: int, path: str) -> None:
+        shutil.copy(path, script)
+        os.kill(pid, signal.SIGUSR1)
+
+    monkeypatch.setattr(sys, "remote_exec", remote_exec, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with running(tmp_path, TAKES_SCRIPTS + STEPS, stop, script) as process:
+        code, document = attached(tmp_path, "--attach", process.pid)
+        stop.touch()
+        assert (process.communicate()[0], process.returncode) == ("ends as ever\n", 0)
+    assert (code, document["run"]["notes"]) == (0, [])
+    assert rows(document, "site")[0]["count"] > 10

@@ -96,7 +96,7 @@ class _State(ModuleType):
         """The recorder's modules: Python keeps hooks of theirs at a fork, CUPTI what it may still call."""
 
 
-_ATTACHED = "it is traced already"
+_ATTACHED = "it is traced already, or a fork of a process that was"
 
 
 def _record(handover: str, library: str, is_first: bool, kept: dict[str, ModuleType]) -> str | None:

@@ -189,7 +189,7 @@ def test_a_second_trace_of_a_program_is_refused_and_the_first_goes_on(
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
             assert "recording for 20 s" in first.stderr.readline()  # type: ignore[union-attr]
             assert main(["trace", "--attach", str(process.pid)]) == 2
-            assert said(capfd) == f"pinscope: process {process.pid}: it is traced already"
+            assert f"process {process.pid}: it is traced already" in said(capfd)
             first.send_signal(signal.SIGINT)
             assert "train.py" in first.communicate()[1]
             assert first.returncode == 0

@@ -22,7 +22,7 @@ from tests.unit.test_architecture import modules, violations
 
 ROOT = Path(__file__).parents[3]
 FOLDER = "pinscope/experiments/pin_once"
-FILES = tuple(f"{FOLDER}/{name}.py" for name in ("__init__", "charts", "experiment", "findings", "reading", "ways"))
+FILES = tuple(f"{FOLDER}/{name}.py" for name in ("charts", "experiment", "findings", "reading", "ways"))
 REGISTRY = "pinscope/experiments/registry.py"
 
 FORM = """
@@ -69,7 +69,9 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "copy"
-        shutil.copytree(ROOT / "pinscope", self.root / "pinscope")  # with what is compiled already
+        shutil.copytree(  # with what is compiled already
+            ROOT / "pinscope", self.root / "pinscope", ignore=shutil.ignore_patterns("notebooks")
+        )
         shutil.copytree(ROOT / ".streamlit", self.root / ".streamlit")
         for name in ("app.py", "pyproject.toml"):
             shutil.copy(ROOT / name, self.root)

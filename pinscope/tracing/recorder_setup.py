@@ -1,5 +1,5 @@
 """Asks cupti-python what the recorder and the reader of its spool must know: ``recorder_setup.py DESCRIPTOR``, to which
-it writes that as JSON.
+it writes that as JSON; with ``LIBRARY`` behind it of this file of CUPTI, which a running program has loaded.
 
 It runs by its path, in a process of its own, with the interpreter of the traced program: so the program imports
 neither cupti-python nor NumPy for our sake. Where something is missing, the JSON says what, as ``problem``:
@@ -43,6 +43,8 @@ _NO_DRIVER = "driver is not found"
 
 def describe() -> dict[str, Any]:
     """What CUPTI is here; raises whatever cupti-python raises."""
+    if len(sys.argv) > 2:  # first: cupti-python is given what is loaded under the name of its own
+        ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
     from cupti import cupti  # noqa: PLC0415, TID251 - the door
 
     cupti.get_timestamp()  # loads the library, and the driver
@@ -72,8 +74,10 @@ def describe() -> dict[str, Any]:
 def _library() -> str:
     """The file that cupti-python has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:  # noqa: PTH123
-        paths = [line.split(maxsplit=5)[5].strip() for line in maps if "libcupti" in line]
-    return paths[0]
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "libcupti" in line}
+    if len(paths) > 1:
+        raise OSError(f"it loads another library than the program has: {' and '.join(sorted(paths))}")
+    return paths.pop()
 
 
 def _written_bytes(library: Any, name: str, kind: int) -> int | None:

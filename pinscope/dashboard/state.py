@@ -21,7 +21,8 @@ from pinscope.report.facts import Document, called, open_document
 from pinscope.report.trend import TrendOfRuns, figures, trend_of
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.store import Store, StoredRows
+from pinscope.store.rows import StoredRows
+from pinscope.store.store import Store
 from pinscope.tracing.stretch import TABLES
 
 PAGE_EVENTS = 100_000

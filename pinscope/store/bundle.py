@@ -477,7 +477,8 @@ def _is_same_run(stored: Run, incoming: Run) -> bool:
 def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     """What a run says of itself, comparable as text. Its verdict depends on the version that read it, its labels on its
     user."""
-    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict", "figure", *LABELS}))  # type: ignore[arg-type]
+    derived = {"recording", "verdict", "figure", "figures", *LABELS}
+    return dump_json(run.model_dump(mode="json", include=only, exclude=derived))  # type: ignore[arg-type]
 
 
 def _begin_alike(here: RowSource, rows: RowSource, count: int) -> bool:

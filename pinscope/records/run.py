@@ -157,6 +157,8 @@ class RunFigures(Record):
     """Which these are, as JSON (:class:`pinscope.analysis.figures.Layout`)."""
     values: Annotated[tuple[float | None, ...], Field(max_length=MOST_FIGURES)]
     """In SI units; ``None`` where the run has none."""
+    facts: Annotated[Mapping[str, Annotated[str, Field(max_length=200)]], Field(max_length=20)] = {}
+    """What its rows say of its surroundings."""
 
 
 class Run(LabelFields):

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, Insert, Select, Table, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pinscope.analysis.machine_keys import surroundings
+from pinscope.analysis.outliers import FleetRun
 from pinscope.records.run import Run
 from pinscope.store import tables
 from pinscope.store.database import Database
@@ -23,35 +23,10 @@ _FLOATS = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class StoredFigures:
-    """A run as a fleet sees it.
-
-    Attributes:
-        run_id: the run; ``created_at``: when it began.
-        machine, host: of it, as its environment says.
-        gpu: its own name; empty of a run without one. ``device``: its number.
-        tags: of the run.
-        layout, surroundings: hashes of what :attr:`FleetRows.texts` has.
-        values: a figure each; NaN where there is none.
-    """
-
-    run_id: str
-    created_at: datetime
-    machine: str
-    host: str
-    gpu: str
-    device: int
-    tags: tuple[str, ...]
-    layout: str
-    surroundings: str
-    values: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class FleetRows:
     """Runs of one experiment, the newest of each GPU first, and the texts that they share, by their hash."""
 
-    runs: Sequence[StoredFigures]
+    runs: Sequence[FleetRun]
     texts: Mapping[str, str]
 
 
@@ -59,7 +34,7 @@ def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
     """The row of a run that has figures, and the texts that it names, by their hash; ``None`` of others."""
     if run.figures is None or run.status != "done":
         return None
-    known = (tables.dump_json(surroundings(run)), run.figures.layout)
+    known = (tables.dump_json({**surroundings(run), **run.figures.facts}), run.figures.layout)
     around, layout = (hashlib.blake2b(text.encode(), digest_size=tables.HASH_LENGTH // 2).hexdigest() for text in known)
     values = np.array([np.nan if value is None else value for value in run.figures.values], _FLOATS)
     row = {
@@ -151,11 +126,11 @@ def stored_figures(
 _READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "tags", "layout", "surroundings", "content")
 
 
-def _stored(run_id: str, created_at: datetime, *rest: Any) -> StoredFigures:
+def _stored(run_id: str, created_at: datetime, *rest: Any) -> FleetRun:
     machine, host, gpu, device, tags, layout, around, content = rest
     values = np.frombuffer(content, _FLOATS)
     tagged = tuple(tags.split(",")) if tags else ()
-    return StoredFigures(run_id, created_at, machine, host, gpu, device, tagged, layout, around, values)
+    return FleetRun(run_id, created_at, machine, host, gpu, device, tagged, layout, around, values)
 
 
 def _texts(names: Sequence[str]) -> Select[Any]:

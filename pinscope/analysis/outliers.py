@@ -60,7 +60,7 @@ LIKELY = (
 TITLES = {NODE: "NUMA node of the buffers", "gpu.numa_node": "NUMA node of the GPU"}
 MOST_KEYS = 3
 NOTHING = "nothing recorded here explains it"
-Floats = NDArray[np.float64]
+Floats = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -196,19 +196,23 @@ class Fleet:
         spreads = []
         for group in range(len(self.groups)):
             rows = [place for place, gpu in enumerate(self.gpus) if gpu.group == group]
-            values = np.sort(self.values[np.ix_(rows, self.firsts)], axis=0)  # those that are not known come last
-            for column, place in enumerate(self.firsts):
-                count = int(np.isfinite(values[:, column]).sum())
-                at = [values[round(share * (count - 1)), column] for share in (0, 0.25, 0.5, 0.75, 1)] if count else []
-                if at:
-                    spreads.append(Spread(group, place, tuple(map(float, at)), count))
+            ordered, counts = _sorted(self.values[np.ix_(rows, self.firsts)])
+            quantiles = np.stack([_at(ordered, counts, share) for share in (0, 0.25, 0.5, 0.75, 1)], axis=1)
+            spreads += [
+                Spread(group, place, tuple(map(float, quantiles[column])), int(counts[column]))
+                for column, place in enumerate(self.firsts)
+                if counts[column]
+            ]
         return spreads
 
     def by_label(self, name: str) -> tuple[list[str], Floats]:
         """What the label may be, and of each the median of by how much its GPUs are worse, figure by figure (firsts)."""
         labels = [gpu.label(name) for gpu in self.gpus]
-        known = sorted({label for label in labels if label is not None}, key=_natural)
-        rows = {label: [place for place, at in enumerate(labels) if at == label] for label in known}
+        rows: dict[str, list[int]] = {}
+        for place, label in enumerate(labels):
+            if label is not None:
+                rows.setdefault(label, []).append(place)
+        known = sorted(rows, key=_natural)
         worse = self.worse[:, self.firsts]
         with np.errstate(all="ignore"):
             medians = [_median(worse[rows[label]]) for label in known]
@@ -242,9 +246,9 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         for own, number, first_facts in zip(_split(ordered, begins), numbers, alike, strict=True)
         for first in own[:1]
     ]
-    signs = np.array([-1.0 if figure.value.better == "more" else 1.0 for figure in figures])
+    signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], np.float32)
     middles, steady, counts = _middles(logs, signs)
-    worse = np.full(middles.shape, np.nan)
+    worse = np.full(middles.shape, np.nan, np.float32)
     chances = np.ones(middles.shape)
     for number in range(len(names)):
         rows = np.flatnonzero(np.array(numbers) == number)
@@ -324,18 +328,20 @@ def _logs(
     figures: Sequence[Figure],
     columns: Mapping[str, list[int]],
 ) -> NDArray[np.float32]:
-    """Logarithms: GPU, run, figure; NaN where there is none, or nothing above 0."""
+    """Logarithms: run, GPU, figure; NaN where there is none, or nothing above 0."""
     most = max((number for _, number in places), default=0) + 1
-    table = np.full((places[-1][0] + 1 if places else 0, most, len(figures)), np.nan, np.float32)
+    table = np.full((most, places[-1][0] + 1 if places else 0, len(figures)), np.nan, np.float32)
     by_layout: dict[str, list[int]] = {}
     for place, run in enumerate(ordered):
         by_layout.setdefault(run.layout, []).append(place)
     for layout, some in by_layout.items():
-        values = np.stack([ordered[place].values for place in some])
-        at = np.array([places[place] for place in some])
+        values = np.full((len(some), len(figures)), np.nan, np.float32)
+        values[:, columns[layout]] = [ordered[place].values for place in some]
         with np.errstate(all="ignore"):
-            logs = np.log(np.where(values > 0, values, np.nan))
-        table[at[:, :1], at[:, 1:], np.array(columns[layout])[None, :]] = logs
+            np.log(values, out=values)
+        values[np.isinf(values)] = np.nan
+        gpus, numbers = zip(*(places[place] for place in some), strict=True)
+        table[list(numbers), list(gpus)] = values
     return table
 
 
@@ -364,47 +370,58 @@ def _groups(alike: Sequence[Mapping[str, str]]) -> tuple[list[int], list[str], s
 # What is usual, and who is not
 
 
-def _middles(logs: NDArray[np.float32], signs: Floats) -> tuple[Floats, Floats, NDArray[np.int_]]:
+def _middles(logs: Floats, signs: Floats) -> tuple[Floats, Floats, NDArray[np.int_]]:
     """Of each GPU and figure, greater being worse: the median of its runs, the better of the middle ones, and of how
     many runs."""
-    bad = np.sort(logs * signs.astype(np.float32), axis=1)  # those that are not known come last
-    counts = np.isfinite(bad).sum(axis=1)
-    low, high = np.maximum(counts - 1, 0) // 2, counts // 2 * (counts > 1)
-    steady, other = (np.take_along_axis(bad, at[:, None, :], 1)[:, 0].astype(float) for at in (low, high))
+    counts = np.isfinite(logs).sum(axis=0)
+    bad = [np.where(np.isnan(run), np.float32(np.inf), run * signs) for run in logs]
+    for last in range(len(bad) - 1, 0, -1):  # sorts run by run: few runs, many figures
+        for place in range(last):
+            bad[place], bad[place + 1] = np.minimum(*bad[place : place + 2]), np.maximum(*bad[place : place + 2])
+    steady, other = np.full(counts.shape, np.nan, np.float32), np.full(counts.shape, np.nan, np.float32)
+    for count in range(1, len(bad) + 1):
+        has = counts == count
+        np.copyto(steady, bad[(count - 1) // 2], where=has)
+        np.copyto(other, bad[count // 2], where=has)
     return (steady + other) / 2, steady, counts
 
 
 def _median(values: Floats) -> Floats:
     """Down the columns; NaN where nothing is known."""
-    ordered, counts = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)
-    low, high = np.maximum(counts - 1, 0) // 2, np.minimum(counts // 2, max(len(values) - 1, 0))
-    columns = np.arange(values.shape[1])
-    return np.asarray((ordered[low, columns] + ordered[high, columns]) / 2)
+    return _at(*_sorted(values), 0.5)
+
+
+def _sorted(values: Floats) -> tuple[Floats, NDArray[np.int_]]:
+    """Each column ascending, what is not known last; and how many are known."""
+    return np.sort(np.ascontiguousarray(values.T), axis=1), np.isfinite(values).sum(axis=0)
+
+
+def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
+    """What lies at that share of each column."""
+    at = share * np.maximum(counts - 1, 0)
+    columns = np.arange(len(ordered))
+    return np.asarray((ordered[columns, np.floor(at).astype(int)] + ordered[columns, np.ceil(at).astype(int)]) / 2)
 
 
 def _usual(middles: Floats) -> tuple[Floats, Floats]:
     """The median of each figure over the GPUs of a group, and the standard deviation that its better half shows."""
-    ordered, counts = np.sort(middles, axis=0), np.isfinite(middles).sum(axis=0)
-    columns = np.arange(middles.shape[1])
-    usual, spread = _median(middles), np.full(middles.shape[1], LEAST_SPREAD)
+    ordered, counts = _sorted(middles)
+    usual, spread = _at(ordered, counts, 0.5), np.full(middles.shape[1], LEAST_SPREAD)
     for share, deviations in DEPTHS:
-        at = ordered[(share * np.maximum(counts - 1, 0)).astype(int), columns]
-        is_deep = share * counts >= 2
-        with np.errstate(invalid="ignore"):
-            spread = np.where(is_deep, np.fmax(spread, (usual - at) / deviations), spread)
+        at = (usual - _at(ordered, counts, share)) / deviations
+        spread = np.where((share * counts >= 2) & (at > spread), at, spread)
     return usual, spread
 
 
 def _chances(apart: Floats, spread: Floats, gpus: int) -> Floats:
     """That an ordinary GPU is as much worse; 1 where that is less than the tolerance."""
     freedom = max(gpus // 2 - 1, 1)  # the better half says how far they lie apart
-    with np.errstate(invalid="ignore"):
-        t = np.where(np.expm1(apart) > TOLERANCE, apart / spread, 0.0)
-        # Student's t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959).
-        z = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
     chances = np.ones(apart.shape)
-    far = np.nonzero(z > 2)
-    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z[far]]
+    far = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(apart.dtype))
+    t = apart[far].astype(float) / spread[far[1]]
+    # Student's t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959).
+    z = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z]
     return chances
 
 

@@ -38,7 +38,7 @@ DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
 END_SECONDS = 3.0
 """How long workers are waited for that are asked to end their runs."""
-TRANSFER_SECONDS = 30.0
+TRANSFER_SECONDS = 10.0
 """How much longer than its run a host is waited for, and how long its bundle may be on its way."""
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{TAG_CHARACTERS - len(TAG) - 1}}}")
 

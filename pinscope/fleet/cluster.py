@@ -188,15 +188,15 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
     """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     security = Security.temporary()
-    scheduler = {"protocol": "tls://", "host": listen, "port": 0, "security": security}
-    kept = {"tls_ca_file": security.tls_ca_file, "tls_worker_cert": security.tls_worker_cert}
+    fields = ("tls_ca_file", "tls_worker_cert", "tls_worker_key")
     with dask.config.set(_OWN), tempfile.TemporaryDirectory(prefix="pinscope-fleet-") as folder:
+        options = {"protocol": "tls://", "host": listen, "port": 0, "security": security, "local_directory": folder}
         try:
-            cluster = SpecCluster({}, {"cls": QuietScheduler, "options": scheduler}, security=security)
-        except (OSError, RuntimeError) as error:
+            cluster = SpecCluster({}, {"cls": QuietScheduler, "options": options}, security=security)
+        except (OSError, RuntimeError, ValueError) as error:
             raise NotPossible(f"the scheduler cannot listen at {listen}: {error_line(str(error))}") from None
         with cluster, Client(cluster, set_as_default=False) as client:
-            known = {**kept, "tls_worker_key": security.tls_worker_key}
+            known = {field: getattr(security, field) for field in fields}
             order = {"campaign": campaign, "scheduler": cluster.scheduler_address, "security": known}
             launches: list[Started] = []
             try:

@@ -21,6 +21,8 @@ from typing import Any
 
 import dask
 from distributed import Security, Worker
+from distributed.comm import get_address_host
+from distributed.utils import get_ip
 
 from pinscope.fleet import host
 from pinscope.store.new_file import check_private, make_private, own_folder
@@ -54,6 +56,7 @@ async def _serve(order: Mapping[str, Any], is_watched: bool) -> None:
         loop.add_reader(0, lambda: os.read(0, 1) or (loop.remove_reader(0), stopped.set()))
     worker = await QuietWorker(
         order["scheduler"],
+        host=f"tls://{get_ip(get_address_host(order['scheduler']))}",  # else it listens on every network
         nthreads=1,
         name=order["name"],
         local_directory=order.get("folder") or str(_own_folder()),

@@ -206,7 +206,7 @@ class Fleet:
         return spreads
 
     def by_label(self, name: str) -> tuple[list[str], Floats]:
-        """What the label may be, and of each the median of by how much its GPUs are worse, figure by figure (firsts)."""
+        """What the label may be; of each the median of by how much its GPUs are worse, in the figures of :attr:`firsts`."""
         labels = [gpu.label(name) for gpu in self.gpus]
         rows: dict[str, list[int]] = {}
         for place, label in enumerate(labels):
@@ -310,7 +310,7 @@ def _places(ordered: Sequence[FleetRun]) -> tuple[list[tuple[int, int]], list[in
     """Of each run the place of its GPU, and its number there; and where each GPU begins."""
     places, begins, last = list[tuple[int, int]](), list[int](), None
     for number, run in enumerate(ordered):
-        key = (run.machine, run.gpu, run.device)
+        key = (run.machine, run.host, run.gpu, run.device)
         if key != last:
             begins.append(number)
             last = key

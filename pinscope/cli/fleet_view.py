@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from pinscope.analysis.outliers import NEWEST, Fleet, outlier_line
-from pinscope.cli.fleet import app
-from pinscope.cli.main import AsJson, option, output_option
+from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_reading_table
 from pinscope.cli.run import experiment_names
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose
@@ -33,7 +32,7 @@ from pinscope.report.fleet import (
 )
 from pinscope.store.new_file import check_new
 from pinscope.store.store import Store
-from pinscope.units import format_bytes, parse_duration
+from pinscope.units import format_bytes
 
 Names = Annotated[
     list[str] | None,
@@ -50,15 +49,12 @@ Since = Annotated[
     str | None, option("AGE", "Only runs of the last so many days, hours or minutes, such as 90d.", "--since")
 ]
 baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep the fleet's own figures, for check.")
-app.add_typer(baseline, name="baseline")
 
 
-@app.command("show", short_help="One row a GPU: who is worse than others like it, in what, and why.")
 def show(
     experiments: Names = None,
     label: Annotated[
-        str | None,
-        option("NAME", "Map by this label: rack, where runs have tags such as rack=r7; or host.", "--label"),
+        str | None, option("NAME", "Map by this label: rack, where runs have tags such as rack=r7; or host.", "--label")
     ] = None,
     lab: Lab = "cuda",
     runs: Runs = NEWEST,
@@ -100,7 +96,6 @@ def _print(fleet: Fleet, label: str | None, everything: bool) -> None:
             print_reading_table(table)
 
 
-@app.command("outliers", short_help="Only who is worse, a line each; for cron.")
 def outliers(
     experiments: Names = None, lab: Lab = "cuda", runs: Runs = NEWEST, since: Since = None, as_json: AsJson = False
 ) -> int:
@@ -149,7 +144,8 @@ def write(
 
 
 def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str | None) -> list[Fleet]:
-    begin = None if since is None else datetime.now(UTC) - timedelta(seconds=parse_duration(since))
+    age = duration("--since", since)
+    begin = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
     for name in experiments or ():
         find(name)
     with Store() as store:

@@ -26,6 +26,7 @@ from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
+from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun, checked_labels
 from pinscope.text import one_line, visible
@@ -374,7 +375,8 @@ def export_runs(
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
-        write_bundle(output, [(run, source.observations(run.id)) for run in runs], source.parts)
+        whole = runs if anonymous else [with_figures(store, run) for run in runs]
+        write_bundle(output, [(run, source.observations(run.id)) for run in whole], source.parts)
     _say_written(output, runs, as_json)
 
 

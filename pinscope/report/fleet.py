@@ -46,7 +46,7 @@ def read_fleet(
     lab: str = "cuda",
     newest: int = NEWEST,
     since: datetime | None = None,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    told: Callable[[int, int], None] | None = None,
 ) -> Fleet:
     """The newest runs of an experiment on each GPU.
 
@@ -64,7 +64,8 @@ def read_fleet(
     """
     old = runs_without_figures(store, experiment, lab)
     for number, run_id in enumerate(old):
-        told(number, len(old))
+        if told:
+            told(number, len(old))
         try:
             run = store.run(run_id)
             figures = run_figures(run, store.observations(run_id))
@@ -109,9 +110,11 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
         )
         for one in some
     ]
-    return table("Worse than others like them", {**columns, "newest run": "text"}, [
-        (*row, fleet.gpus[one.place].runs[0]) for row, one in zip(rows, some, strict=True)
-    ])
+    return table(
+        "Worse than others like them",
+        {**columns, "newest run": "text"},
+        [(*row, fleet.gpus[one.place].runs[0]) for row, one in zip(rows, some, strict=True)],
+    )
 
 
 def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
@@ -149,16 +152,20 @@ def spread_table(fleet: Fleet) -> Table:
         for at in outlier.figures:
             names.setdefault(at, []).append(fleet.gpus[outlier.place].words)
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
-    return table("Figures over the fleet", {**columns, "worse": "text"}, [
-        (
-            fleet.figures[spread.figure].words,
-            spread.group + 1,
-            spread.gpus,
-            *(format_value(value, fleet.figures[spread.figure].value.unit) for value in spread.quantiles),
-            _listed(names.get(spread.figure, ())),
-        )
-        for spread in fleet.spreads()
-    ])
+    return table(
+        "Figures over the fleet",
+        {**columns, "worse": "text"},
+        [
+            (
+                fleet.figures[spread.figure].words,
+                spread.group + 1,
+                spread.gpus,
+                *(format_value(value, fleet.figures[spread.figure].value.unit) for value in spread.quantiles),
+                _listed(names.get(spread.figure, ())),
+            )
+            for spread in fleet.spreads()
+        ],
+    )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -303,6 +310,4 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         cells[key] = KeptCell(kind=figure.kind, labels=figure.labels, figures=figures)
     first = store.run(fleet.gpus[chosen[0]].runs[0])
     run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
-    return KeptRuns(
-        runs=tuple(fleet.gpus[place].runs[0] for place in chosen), run=run, cells=tuple(cells.values())
-    )
+    return KeptRuns(runs=tuple(fleet.gpus[place].runs[0] for place in chosen), run=run, cells=tuple(cells.values()))

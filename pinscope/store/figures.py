@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FleetRun
-from pinscope.records.run import Run
+from pinscope.records.run import Run, RunFigures
 from pinscope.store import tables
 from pinscope.store.database import Database
 
@@ -109,7 +110,7 @@ def stored_figures(
         since: only those that began then or later.
     """
     columns = tables.FIGURES.c
-    gpu = (columns.machine, columns.gpu, columns.device)
+    gpu = (columns.machine, columns.host, columns.gpu, columns.device)
     rank = func.row_number().over(partition_by=gpu, order_by=(columns.created_at.desc(), columns.run_id))
     ranked = select(tables.FIGURES, rank.label("rank")).where(columns.experiment == experiment, columns.lab == lab)
     if since is not None:
@@ -159,3 +160,21 @@ def experiments_with_figures(database: Database) -> Iterator[tuple[str, str, int
     query = select(columns.experiment, columns.lab, count).group_by(columns.experiment, columns.lab)
     with database.reading() as connection:
         yield from map(tuple, connection.execute(query.order_by(count.desc())))
+
+
+def with_figures(database: Database, run: Run) -> Run:
+    """A stored run as a bundle carries it: with its figures, where it has some."""
+    columns = tables.FIGURES.c
+    query = select(columns.content, tables.SHARED_TEXTS.c.document, columns.surroundings).where(
+        columns.run_id == run.id, tables.SHARED_TEXTS.c.id == columns.layout
+    )
+    with database.reading() as connection:
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            return run
+        shared = tables.SHARED_TEXTS.c
+        around = connection.scalar(select(shared.document).where(shared.id == row.surroundings))
+    own = surroundings(run)
+    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(row.content, _FLOATS))
+    facts = {key: text for key, text in json.loads(around or "{}").items() if key not in own}
+    return run.model_copy(update={"figures": RunFigures(layout=row.document, values=values, facts=facts)})

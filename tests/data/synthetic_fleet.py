@@ -196,12 +196,15 @@ class SyntheticFleet:
                     values=tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in values),
                     facts={**run.figures.facts, **node},
                 )
-                yield run.model_copy(
-                    update={
-                        "id": f"{experiment}-{host.name}-{number}",
-                        "environment": environment,
-                        "created_at": run.created_at + timedelta(hours=number),
-                        "tags": (host.tag,),
-                        "figures": figures,
-                    }
-                ), offs[number]
+                yield (
+                    run.model_copy(
+                        update={
+                            "id": f"{experiment}-{host.name}-{number}",
+                            "environment": environment,
+                            "created_at": run.created_at + timedelta(hours=number),
+                            "tags": (host.tag,),
+                            "figures": figures,
+                        }
+                    ),
+                    offs[number],
+                )

@@ -106,8 +106,8 @@ def _flat(run: Run) -> dict[str, str]:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping | list | tuple):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, inner in items:
             if name not in _FLEETING:
                 yield from _leaves(inner, f"{path}.{name}".lstrip("."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Unpack
@@ -127,8 +127,9 @@ class NewRows:
 
     def write(self) -> None:
         """Store what waits."""
-        for table, rows in self._waiting.items():
-            self.connection.execute(insert(table), rows)
+        for table in tables.METADATA.sorted_tables:
+            if rows := self._waiting.get(table):
+                self.connection.execute(insert(table), rows)
         self._waiting, self._bytes = {}, 0
 
 
@@ -303,10 +304,39 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            connection.execute(delete(tables.OBSERVATIONS).where(tables.OBSERVATIONS.c.run_id == run_id))
-            for table in (tables.PARTS, tables.BLOCKS, tables.FIGURES):
-                connection.execute(delete(table).where(table.c.run_id == run_id))
-            connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id == run_id))
+            self._delete(connection, [run_id])
+
+    def older_than(self, moment: datetime) -> list[str]:
+        """Ids of the runs that began before, but for those that still run and those that are starred; the oldest
+        first."""
+        columns = tables.RUNS.c
+        query = select(columns.id).where(
+            columns.created_at < moment.astimezone(UTC).replace(tzinfo=None), columns.status != "running"
+        )
+        with self.reading() as connection:
+            ids = list(connection.scalars(query.order_by(columns.created_at)))
+        groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
+        runs = chain.from_iterable(map(self._read_runs, groups))
+        return [run.id for run in runs if not (isinstance(run, Run) and run.baseline)]
+
+    def delete_many(self, ids: Sequence[str]) -> int:
+        """Remove runs that do not run, a hundred in one transaction; how many there were."""
+        deleted = 0
+        for first in range(0, len(ids), _RUNS_AT_ONCE):
+            some = ids[first : first + _RUNS_AT_ONCE]
+            with self.writing() as connection:
+                columns = tables.RUNS.c
+                query = select(columns.id).where(columns.id.in_(some), columns.status != "running")
+                ended = list(connection.scalars(query))
+                self._delete(connection, ended)
+            deleted += len(ended)
+        return deleted
+
+    @staticmethod
+    def _delete(connection: Connection, ids: Sequence[str]) -> None:
+        for table in (tables.OBSERVATIONS, tables.PARTS, tables.BLOCKS, tables.FIGURES):
+            connection.execute(delete(table).where(table.c.run_id.in_(ids)))
+        connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id.in_(ids)))
 
     def restore(self, run: Run, rows: Sequence[tables.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.

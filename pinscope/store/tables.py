@@ -183,7 +183,7 @@ def storable(run: RunT) -> RunT:
     if not _is_flat(run.params, base.DEPTH + 1):
         raise InvalidParameter(f"run {run.id}: its parameters are nested more than {base.DEPTH} deep")
     try:
-        written = run.model_dump(mode="json")
+        written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
         size = len(dump_json(written))
     except (TypeError, ValueError) as error:
@@ -307,10 +307,12 @@ def _is_flat(value: Any, depth: int) -> bool:
 
 def _fits(value: Any) -> bool:
     """Whether every whole number in a JSON value has at most 64 bits."""
-    if isinstance(value, Mapping):
-        return all(_fits(member) for member in value.values())
+    if isinstance(value, str | float | None):
+        return True
+    if isinstance(value, dict):
+        return all(map(_fits, value.values()))
     if isinstance(value, list):
-        return all(_fits(member) for member in value)
+        return all(map(_fits, value))
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 

@@ -208,3 +208,24 @@ class SyntheticFleet:
                     ),
                     offs[number],
                 )
+
+
+def scaled_rows(offs: np.ndarray) -> list[dict[str, Any]]:
+    """The rows of the real run of ``bandwidth``, of each cell as much slower as the run's rate lies off."""
+    run, rows = base()
+    assert run.figures is not None
+    named = named_figures(run.figures.layout)
+    assert named is not None
+    firsts = [(place, figure.labels) for place, figure in enumerate(named) if figure.is_first]
+    times = {tuple(labels.values()): float(np.exp(-offs[place])) for place, labels in firsts}
+    names = list(firsts[0][1])
+    scaled = []
+    for row in rows:
+        factor = times[tuple(row[name] for name in names)]
+        scaled.append(
+            {
+                name: value * factor if name.endswith("_seconds") and value is not None else value
+                for name, value in row.items()
+            }
+        )
+    return scaled

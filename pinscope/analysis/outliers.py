@@ -206,7 +206,7 @@ class Fleet:
         return spreads
 
     def by_label(self, name: str) -> tuple[list[str], Floats]:
-        """What the label may be; of each the median of by how much its GPUs are worse, in the figures of :attr:`firsts`."""
+        """What the label may be; of each the median of by how much its GPUs are worse, in :attr:`firsts`."""
         labels = [gpu.label(name) for gpu in self.gpus]
         rows: dict[str, list[int]] = {}
         for place, label in enumerate(labels):
@@ -236,6 +236,9 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     ordered = sorted(runs, key=lambda run: (run.host, run.machine, run.device, run.gpu, -run.created_at.timestamp()))
     figures, columns = _columns({run.layout for run in ordered}, texts)
     ordered = [run for run in ordered if run.layout in columns and len(run.values) == len(columns[run.layout])]
+    if not ordered:
+        nothing = np.empty((0, 0), np.float32)
+        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
     facts = {name: _facts(texts.get(name)) for name in {run.surroundings for run in ordered}}
     places, begins = _places(ordered)
     logs = _logs(ordered, places, figures, columns)
@@ -415,7 +418,7 @@ def _usual(middles: Floats) -> tuple[Floats, Floats]:
 
 def _chances(apart: Floats, spread: Floats, gpus: int) -> Floats:
     """That an ordinary GPU is as much worse; 1 where that is less than the tolerance."""
-    freedom = max(gpus // 2 - 1, 1)  # the better half says how far they lie apart
+    freedom = max(gpus // 3 - 1, 1)  # the better half says how far they lie apart, less well than all would
     chances = np.ones(apart.shape)
     far = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(apart.dtype))
     t = apart[far].astype(float) / spread[far[1]]

@@ -88,9 +88,7 @@ def spread(fleet: Fleet, at: int) -> Chart:
     counts, edges = np.histogram(known, BINS)
     unit = shown.value.unit
     figure = panels([""], [320])
-    hover = [
-        f"{format_value(low, unit)} to {format_value(high, unit)}" for low, high in zip(edges, edges[1:], strict=False)
-    ]
+    hover = [f"{format_value(low, unit)} to {format_value(high, unit)}" for low, high in pairwise(edges)]
     figure.add_trace(
         go.Bar(
             x=(edges[:-1] + edges[1:]) / 2,

@@ -68,15 +68,15 @@ def read_fleet(
             told(number, len(old))
         try:
             run = store.run(run_id)
-            figures = run_figures(run, store.observations(run_id))
+            if figures := run_figures(run, store.observations(run_id)):
+                store.update(run_id, figures=figures)
         except PinScopeError:  # what cannot be read is left out; opening the run says why
             continue
-        if figures:
-            store.update(run_id, figures=figures)
     rows = stored_figures(store, experiment, lab, newest, since)
-    if not rows.runs:
+    fleet = fleet_of(experiment, lab, rows.runs, rows.texts)
+    if not fleet.gpus:
         raise BadInput(f"no finished run of {experiment} on {LAB_TITLES[lab]}; pinscope fleet run {experiment}")  # type: ignore[index]
-    return fleet_of(experiment, lab, rows.runs, rows.texts)
+    return fleet
 
 
 def verdict(fleet: Fleet) -> str:
@@ -263,12 +263,16 @@ def write_fleet(path: Path, fleet: Fleet, label: str | None = None) -> None:
         BadInput: another suffix.
     """
     check_suffix(path)
-    if path.suffix.lower() == ".html":
+    write_new(path, [render(fleet, path.suffix.lower(), label)])
+
+
+def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
+    """It as such a file."""
+    if suffix == ".html":
         from pinscope.report.html import fleet_html  # noqa: PLC0415 - Plotly takes a fifth of a second to import
 
-        write_new(path, [fleet_html(fleet, label)])
-    else:
-        write_new(path, csv_lines(fleet) if path.suffix.lower() == ".csv" else [document_bytes(fleet)])
+        return fleet_html(fleet, label)
+    return b"".join(csv_lines(fleet)) if suffix == ".csv" else document_bytes(fleet)
 
 
 def document_bytes(fleet: Fleet) -> bytes:

@@ -2,8 +2,9 @@
 
 How far they differ is what was measured on H100 hosts (docs/fleet.md): run to run a standard deviation of 0.1 to 0.7 %
 of pinned copies, 2 to 5 % of pageable ones, 10 to 15 % of pageable ones of 4 KiB; host to host 1.1 % of pinned copies
-from 1 MiB on, 4 % of smaller ones, 9 % of pageable ones, of which half is the host's and half the cell's. Both with
-tails longer than the normal distribution's (Student's t of 6 degrees of freedom).
+from 1 MiB on, 4 % of smaller ones, 9 % of pageable ones. Half of what hosts differ by is of all cells of a host alike,
+and normal: a host that is far out as a whole is what is searched for. The other half is each cell's own; that, and what
+runs differ by, has longer tails (Student's t of 6 degrees of freedom).
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class SyntheticFleet:
         random = np.random.default_rng([self._seed, 2, zlib.crc32(experiment.encode())])
         unit = np.sqrt((TAILS - 2) / TAILS)  # a standard deviation of 1
         for host in self.hosts:
-            common = random.standard_t(TAILS) * unit
+            common = random.standard_normal()
             own = random.standard_t(TAILS, len(named)) * unit
             runs = random.standard_t(TAILS, (self._runs, len(named))) * unit
             off = of_host * (common + own) / np.sqrt(2) + of_run * runs + (faults[host.fault] if host.fault else 0.0)

@@ -147,7 +147,7 @@ class _Question:
     """What a host was asked, and until when it may answer."""
 
     address: str
-    answer: Future
+    answer: Future[Any]
     deadline: float
     late: str
     """What to say when that has passed."""
@@ -205,13 +205,15 @@ class Campaign:
         """Wait for the workers; those that do not come are missing."""
         deadline = time.monotonic() + self._asked.join_seconds
         late = f"no worker came within {self._asked.join_seconds:.0f} s"
-        lacking = []
+        lacking = list[tuple[str, bool, str | None]]()
         for _ in self._rounds():
             lacking = self._cluster.absent(self._there.values())
             self._show(Progress(message=f"hosts: {len(self._there)} there, {len(lacking)} waited for"))
-            if all(reason for _, reason in lacking) or time.monotonic() > deadline:
+            if all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline:
                 break
-        self.result.missing += [Missing(name, reason or late) for name, reason in lacking]
+        for name, is_over, words in lacking:
+            reason = words if is_over and words else f"{late}: {words}" if words else late
+            self.result.missing.append(Missing(name, reason))
 
     def _ask(self, address: str, function: Callable[..., Any], *arguments: Any, seconds: float, late: str) -> _Question:
         """Ask one worker, and no other whatever becomes of it."""

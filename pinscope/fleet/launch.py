@@ -27,8 +27,10 @@ def local(count: int) -> Plan:
     def plan(order: Mapping[str, Any], folder: Path) -> Sequence[Launch]:
         own = {**order, "pretends": count > 1, "folder": str(folder)}
         names = [f"local-{place}" for place in range(1, count + 1)]
-        shares = [{"name": name, "share": [place, count]} for place, name in enumerate(names)]
-        return [Launch(share["name"], isolation.command(_MODULE), own | share) for share in shares]
+        return [
+            Launch(name, isolation.command(_MODULE), {**own, "name": name, "share": [place, count]})
+            for place, name in enumerate(names)
+        ]
 
     return plan
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import secrets
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +25,6 @@ from pinscope.text import one_line
 
 if TYPE_CHECKING:
     from pinscope.fleet.campaign import Asked, Missing, Result
-    from pinscope.fleet.cluster import Cluster
 
 app = typer.Typer(
     add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
@@ -107,12 +104,12 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run experiments on every GPU of many hosts, and store what comes. Ctrl-C ends all of it and keeps what is stored."""
+    """Run experiments on every GPU of many hosts, and store what comes. Ctrl-C ends all of it."""
+    from pinscope.fleet import cluster, launch
     from pinscope.fleet.campaign import Asked, Campaign, requests
 
-    begun = f"{datetime.now(UTC):%Y%m%d-%H%M}-{secrets.token_hex(2)}"
     asked = Asked(
-        campaign or begun,
+        campaign or f"{datetime.now(UTC):%Y%m%d-%H%M}-{secrets.token_hex(2)}",
         requests(experiments, lab, quick, parse_settings(settings or ())),
         tuple(map(_label, label or ())),
         _host_labels(labels) if labels else {},
@@ -120,50 +117,39 @@ def run(
         duration("--join", join) or 0.0,
         at_once,
     )
-    ways = {"--scheduler": scheduler, "--local": local, "--ssh": ssh, "--slurm": slurm, "--kubernetes": kubernetes}
-    if len(given := [way for way, value in ways.items() if value is not None]) != 1:
-        raise BadInput(f"fleet run takes one of {', '.join(ways)}; given: {', '.join(given) or 'none'}")
-    further = {"options": shlex.split(options), **({"python": python} if python else {})}
+    further = shlex.split(options)
+    plans = {
+        "--scheduler": None,
+        "--local": local and launch.local(local),
+        "--ssh": ssh and launch.ssh(_hosts(ssh), further, python),
+        "--slurm": slurm and launch.slurm(slurm, further, python),
+        "--kubernetes": kubernetes and launch.kubernetes(kubernetes, image, gpus, further, python),
+    }
+    given = [plan for plan in plans.values() if plan]
+    if len(given) + (scheduler is not None) != 1:
+        raise BadInput(f"fleet run takes one of {', '.join(plans)}: where the hosts are")
+    listen = listen or ("127.0.0.1" if local else None)
+    way = cluster.existing(scheduler) if scheduler else cluster.own(asked.campaign, given[0], listen)
     with Stop() as stop, Store() as store:
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
-        way = _way(asked, scheduler, local, ssh, slurm, kubernetes, image, gpus, listen, further)
-        with progress_shown() as show, way as cluster:
-            work = Campaign(cluster, store, asked, lambda: stop.asked, show)
-            result = work.carry_out()
+        with progress_shown() as show, way as there:
+            result = Campaign(there, store, asked, lambda: stop.asked, show).carry_out()
     _print(asked, result, as_json)
-    if stop.asked:
-        return Cancelled.exit_code
-    return MeasurementFailed.exit_code if result.missing else 0
+    return Cancelled.exit_code if stop.asked else MeasurementFailed.exit_code if result.missing else 0
 
 
-def _way(
-    asked: Asked,
-    scheduler: str | None,
-    local: int | None,
-    ssh: str | None,
-    slurm: int | None,
-    kubernetes: int | None,
-    image: str | None,
-    gpus: int,
-    listen: str | None,
-    further: Mapping[str, Any],
-) -> AbstractContextManager[Cluster]:
-    """The cluster that was asked for."""
-    from pinscope.fleet import cluster, launch
+def _read(file: Path) -> list[str]:
+    """The lines of a file.
 
-    if scheduler is not None:
-        return cluster.existing(scheduler)
-    if local is not None:
-        return cluster.own(asked.campaign, launch.local(local), listen or "127.0.0.1")
-    if ssh is not None:
-        return cluster.own(asked.campaign, launch.ssh(_hosts(ssh), **further), listen)
-    if slurm is not None:
-        return cluster.own(asked.campaign, launch.slurm(slurm, **further), listen)
-    if image is None:
-        raise BadInput("--kubernetes takes --image, the image of a container with PinScope")
-    return cluster.own(asked.campaign, launch.kubernetes(kubernetes or 1, image, gpus, **further), listen)
+    Raises:
+        BadInput: it cannot be read.
+    """
+    try:
+        return file.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def _hosts(text: str) -> list[str]:
@@ -172,7 +158,7 @@ def _hosts(text: str) -> list[str]:
     Raises:
         BadInput: there are none.
     """
-    words = Path(text[1:]).read_text("utf-8").splitlines() if text.startswith("@") else text.split(",")
+    words = _read(Path(text[1:])) if text.startswith("@") else text.split(",")
     if not (hosts := list(dict.fromkeys(filter(None, map(str.strip, words))))):
         raise BadInput("--ssh takes hosts, such as node1,node2 or @hosts.txt")
     return hosts
@@ -191,10 +177,11 @@ def _host_labels(file: Path) -> dict[str, list[str]]:
     Raises:
         BadInput: the file has no column ``host``.
     """
-    with file.open(newline="", encoding="utf-8") as text:
-        rows = list(csv.DictReader(text))
-    if any(not row.get("host") for row in rows):
-        raise BadInput(f"{file}: each line needs a host; its columns are host, and one a label")
+    rows = list(csv.DictReader(_read(file)))
+    if not all(row.get("host") and None not in row for row in rows):
+        raise BadInput(
+            f"{file}: the first line names its columns: host, and one a label; each further line has as many"
+        )
     return {row.pop("host"): [f"{key}={value}" for key, value in row.items() if value] for row in rows}
 
 
@@ -215,11 +202,10 @@ def _print(asked: Asked, result: Result, as_json: bool) -> None:
             ("host", "what", "why"), [(line.host, _what(line), line.reason) for line in result.missing], title="Missing"
         )
     there = f", {len(result.already)} were there" if result.already else ""
-    print_line(
-        f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing. Find them: pinscope runs list --tag {asked.tag}"
-    )
+    print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
+    print_line(f"Next: pinscope runs list --tag {asked.tag}")
     if result.missing:
-        print_line(f"What is missing runs with the same command and --campaign {asked.campaign}.")
+        print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 
 
 def _what(line: Missing) -> str:

@@ -30,12 +30,13 @@ from pinscope.store.bundle import BundleReader, this_version
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
 from pinscope.text import error_line, quoted
-from pinscope.units import format_seconds
 
 TAG = "fleet="
 """Begins the tag by which a run belongs to a campaign."""
 DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
+THERE_SECONDS = 1.0
+"""How soon a lost worker is noticed."""
 END_SECONDS = 3.0
 """How long workers are waited for that are asked to end their runs."""
 TRANSFER_SECONDS = 10.0
@@ -133,10 +134,11 @@ class Result:
 
 @dataclass
 class _Host:
-    """A host that measures: its worker's address, what it is called, and its runs to come."""
+    """A host that measures: its worker's address, what it and its machine are called, and its runs to come."""
 
     address: str
     name: str
+    machine: str
     waiting: deque[tuple[jobs.Request, int]]
 
 
@@ -145,7 +147,7 @@ class _Question:
     """What a host was asked, and until when it may answer."""
 
     address: str
-    answer: Future
+    answer: Future[Any]
     deadline: float
     late: str
     """What to say when that has passed."""
@@ -186,28 +188,32 @@ class Campaign:
             hosts = self._describe()
             self._measure(self._without_done(hosts))
         finally:
-            if self._is_stopped():
+            if self._is_stopped() and not self._cluster.launches:
                 self._end()
         return self.result
 
     def _rounds(self) -> Iterator[None]:
-        """Look again and again, until somebody stops it."""
+        """Look again and again, until somebody stops it; now and then also who is there."""
+        looked = -THERE_SECONDS
         while not self._is_stopped():
-            self._there = self._cluster.workers()
+            if time.monotonic() - looked > THERE_SECONDS:
+                self._there, looked = self._cluster.workers(), time.monotonic()
             yield
             time.sleep(LOOK_SECONDS)
 
     def _join(self) -> None:
         """Wait for the workers; those that do not come are missing."""
         deadline = time.monotonic() + self._asked.join_seconds
-        late = f"no worker came within {format_seconds(self._asked.join_seconds)}"
-        lacking = []
+        late = f"no worker came within {self._asked.join_seconds:.0f} s"
+        lacking = list[tuple[str, bool, str | None]]()
         for _ in self._rounds():
             lacking = self._cluster.absent(self._there.values())
-            self._show(Progress(message=f"{len(self._there)} hosts are there, {len(lacking)} more are waited for"))
-            if all(reason for _, reason in lacking) or time.monotonic() > deadline:
+            self._show(Progress(message=f"hosts: {len(self._there)} there, {len(lacking)} waited for"))
+            if all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline:
                 break
-        self.result.missing += [Missing(name, reason or late) for name, reason in lacking]
+        for name, is_over, words in lacking:
+            reason = words if is_over and words else f"{late}: {words}" if words else late
+            self.result.missing.append(Missing(name, reason))
 
     def _ask(self, address: str, function: Callable[..., Any], *arguments: Any, seconds: float, late: str) -> _Question:
         """Ask one worker, and no other whatever becomes of it."""
@@ -234,7 +240,7 @@ class Campaign:
 
     def _describe(self) -> list[_Host]:
         """The hosts that are of this version, one worker each, with all that they are to run."""
-        late = f"it did not answer within {format_seconds(DESCRIBE_SECONDS)}"
+        late = f"it did not answer within {DESCRIBE_SECONDS:.0f} s"
         ask = partial(self._ask, seconds=DESCRIBE_SECONDS, late=late)
         questions = {address: (name, ask(address, describe, self._asked.lab)) for address, name in self._there.items()}
         own, hosts = this_version(), dict[str, _Host]()
@@ -245,9 +251,12 @@ class Campaign:
                 del questions[address]
                 if reason := answer.get("refused") or _differing(answer, own.version, own.commit):
                     self.result.missing.append(Missing(answer.get("host", name), reason))
-                elif answer["host"] not in hosts:
+                elif other := hosts.get(answer["host"]):
+                    if other.machine != answer["machine"]:
+                        self.result.missing.append(Missing(other.name, "another machine is called so too"))
+                else:
                     orders = [(request, gpu) for request in self._asked.requests for gpu in answer["gpus"]]
-                    hosts[answer["host"]] = _Host(address, answer["host"], deque(orders))
+                    hosts[answer["host"]] = _Host(address, answer["host"], answer["machine"], deque(orders))
             if not questions:
                 break
         return list(hosts.values())
@@ -274,7 +283,7 @@ class Campaign:
     def _measure(self, hosts: Iterable[_Host]) -> None:
         """Have every host carry out its runs, one after the other, so many hosts at once."""
         limit = self._asked.limit_seconds
-        late = f"it did not answer within {format_seconds(limit + TRANSFER_SECONDS)}"
+        late = f"it did not answer within {limit + TRANSFER_SECONDS:.0f} s"
         ask = partial(self._ask, seconds=limit + TRANSFER_SECONDS, late=late)
         queue, busy = deque(hosts), list[tuple[_Host, _Question]]()
         total = sum(len(host.waiting) for host in queue)
@@ -310,7 +319,7 @@ class Campaign:
                 self.result.stored.append(run)
                 if run.status == "done":
                     return
-                late = f"it did not end within {format_seconds(self._asked.limit_seconds)}"
+                late = f"it did not end within {self._asked.limit_seconds:.0f} s"
                 missing = replace(missing, reason=late if answer["late"] else run.error or run.status)
         self.result.missing.append(missing)
 
@@ -338,7 +347,7 @@ class Campaign:
         missing = f", {len(self.result.missing)} missing" if self.result.missing else ""
         return Progress(
             fraction=done / total if total else 1.0,
-            message=f"{done} of {total} runs{missing}; {len(busy)} hosts measure: {some}",
+            message=f"{done} of {total} runs{missing}; measuring on {some or 'no host'}",
         )
 
     def _end(self) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,12 +95,18 @@ class Started:
         return cast("IO[bytes]", cast("subprocess.Popen[bytes]", self._process).stdin)
 
     @property
-    def why_ended(self) -> str | None:
-        """Why no worker will come any more; ``None``: one may."""
-        if self._process is None or (code := self._process.poll()) is None:
+    def is_over(self) -> bool:
+        """Whether no worker will come any more."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def last_words(self) -> str | None:
+        """What its program complained of last, or how it ended."""
+        if self._process is None:
             return self._problem
-        said = self._errors.read_text("utf-8", "replace").strip().splitlines()
-        return error_line(said[-1].removeprefix("pinscope: ")) if said else f"its worker ended with exit code {code}"
+        if said := self._errors.read_text("utf-8", "replace").strip().splitlines():
+            return error_line(said[-1].removeprefix("pinscope: "))
+        return f"its program ended with exit code {self._process.returncode}" if self.is_over else None
 
     def ask_to_end(self) -> None:
         """Close its input."""
@@ -107,12 +114,13 @@ class Started:
             with suppress(BrokenPipeError):
                 self._stdin.close()
 
-    def end(self) -> None:
-        """Wait for its end, and make it end."""
+    def end(self, deadline: float) -> None:
+        """Wait for its end until then, and make it end: a launcher that has started nothing yet takes it back."""
         if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-            self._process.kill()
+            for signal_ in (self._process.terminate, self._process.kill):
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(max(deadline - time.monotonic(), 0.2))
+                signal_()
             self._process.wait()
 
 
@@ -135,17 +143,18 @@ class Cluster:
             raise NotPossible(f"the scheduler no longer answers: {error}") from None
         return {address: str(worker["name"]) for address, worker in known.items()}
 
-    def absent(self, names: Collection[str]) -> list[tuple[str, str | None]]:
-        """What was asked for and is not there: its name, and why it will not come; ``None``: it may yet."""
+    def absent(self, names: Collection[str]) -> list[tuple[str, bool, str | None]]:
+        """What was asked for and is not there: its name, whether it will not come any more, and what is known of it."""
         if not self.launches:
-            return [] if names else [("the cluster", None)]
+            return [] if names else [("the cluster", False, None)]
         lacking = []
         for started in self.launches:
             name, hosts = started.launch.name, started.launch.hosts
             if hosts is None and name not in names:
-                lacking.append((name, started.why_ended))
+                lacking.append((name, started.is_over, started.last_words))
             elif hosts is not None and len(names) < hosts:
-                lacking.append((f"{hosts - len(names)} of {hosts} hosts of {name}", started.why_ended))
+                some = f"{hosts - len(names)} of {hosts} hosts of {name}"
+                lacking.append((some, started.is_over, started.last_words))
         return lacking
 
 
@@ -206,5 +215,6 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
             finally:
                 for started in launches:
                     started.ask_to_end()
+                deadline = time.monotonic() + END_SECONDS
                 for started in launches:
-                    started.end()
+                    started.end(deadline)

@@ -46,6 +46,7 @@ def describe(lab: LabKind) -> dict[str, Any]:
     known = this_version()
     return {
         "host": HERE.name or environment.host,
+        "machine": environment.machine_id,
         "version": known.version,
         "commit": known.commit,
         "gpus": gpus or [0],  # where there is none, the run says why

@@ -1,7 +1,7 @@
 """What starts the workers of a campaign: on this machine, by ssh, by Slurm, in Kubernetes.
 
-Each launcher hands a worker's input on, and ends it where that ends. So the campaign's certificate lies on no disk and
-stands on no command line, and no worker outlives its campaign.
+Each launcher hands a worker's input on, and ends it where that ends. So the campaign's certificate lies in no shared
+folder and stands on no command line, and no worker outlives its campaign.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pinscope import isolation
+from pinscope.errors import BadInput
 from pinscope.fleet.cluster import Launch, Plan
 
 _MODULE = "pinscope.fleet.worker"
@@ -26,32 +27,34 @@ def local(count: int) -> Plan:
     def plan(order: Mapping[str, Any], folder: Path) -> Sequence[Launch]:
         own = {**order, "pretends": count > 1, "folder": str(folder)}
         names = [f"local-{place}" for place in range(1, count + 1)]
-        shares = [{"name": name, "share": [place, count]} for place, name in enumerate(names)]
-        return [Launch(share["name"], isolation.command(_MODULE), own | share) for share in shares]
+        return [
+            Launch(name, isolation.command(_MODULE), {**own, "name": name, "share": [place, count]})
+            for place, name in enumerate(names)
+        ]
 
     return plan
 
 
-def ssh(hosts: Sequence[str], options: Sequence[str] = (), python: str = sys.executable) -> Plan:
+def ssh(hosts: Sequence[str], options: Sequence[str] = (), python: str | None = None) -> Plan:
     """A worker on each host that ``ssh`` reaches without asking anything.
 
     Args:
         hosts: as ssh takes them.
         options: further options of ssh.
-        python: the interpreter there.
+        python: the interpreter there, by default as here.
     """
     command = ["ssh", "-T", "-o", "BatchMode=yes", *options, "--"]
     remote = shlex.join(_started_by(python))
     return lambda order, _folder: [Launch(host, [*command, host, remote], {**order, "name": host}) for host in hosts]
 
 
-def slurm(nodes: int, options: Sequence[str] = (), python: str = sys.executable) -> Plan:
+def slurm(nodes: int, options: Sequence[str] = (), python: str | None = None) -> Plan:
     """A worker on each of so many nodes, in one allocation of ``srun``.
 
     Args:
         nodes: how many.
         options: further options of srun.
-        python: the interpreter there.
+        python: the interpreter there, by default as here.
     """
     size = [f"--nodes={nodes}", "--ntasks-per-node=1", "--job-name=pinscope"]
     keep_others = ["--kill-on-bad-exit=0", "--no-kill", "--wait=0"]
@@ -59,7 +62,9 @@ def slurm(nodes: int, options: Sequence[str] = (), python: str = sys.executable)
     return lambda order, _folder: [Launch("slurm", command, order, nodes)]
 
 
-def kubernetes(nodes: int, image: str, gpus: int, options: Sequence[str] = (), python: str = "python3") -> Plan:
+def kubernetes(
+    nodes: int, image: str | None, gpus: int, options: Sequence[str] = (), python: str | None = None
+) -> Plan:
     """A pod on each of so many nodes, by ``kubectl run``, which removes it at the end.
 
     Args:
@@ -67,10 +72,15 @@ def kubernetes(nodes: int, image: str, gpus: int, options: Sequence[str] = (), p
         image: the image of its container, which has PinScope.
         gpus: how many of a node's GPUs a pod gets.
         options: further options of kubectl.
-        python: the interpreter there.
+        python: the interpreter there, by default ``python3``.
+
+    Raises:
+        BadInput: no image.
     """
+    if not image:
+        raise BadInput("--kubernetes takes --image: an image that has PinScope")
     campaign = secrets.token_hex(4)
-    manifest = json.dumps(pod(campaign, image, gpus, python))
+    manifest = json.dumps(pod(campaign, image, gpus, python or "python3"))
     how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}"]
     names = [f"pinscope-{campaign}-{place}" for place in range(nodes)]
     return lambda order, _folder: [
@@ -104,5 +114,5 @@ def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     }
 
 
-def _started_by(python: str) -> list[str]:
-    return [python, "-P", "-m", _MODULE]
+def _started_by(python: str | None) -> list[str]:
+    return [python or sys.executable, "-P", "-m", _MODULE]

@@ -21,7 +21,7 @@ from typing import Any
 
 import dask
 from distributed import Security, Worker
-from distributed.comm import get_address_host
+from distributed.comm.addressing import get_address_host
 from distributed.utils import get_ip
 
 from pinscope.fleet import host
@@ -53,7 +53,7 @@ async def _serve(order: Mapping[str, Any], is_watched: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     if is_watched:
-        loop.add_reader(0, lambda: os.read(0, 1) or (loop.remove_reader(0), stopped.set()))
+        loop.add_reader(0, lambda: None if os.read(0, 1) else (loop.remove_reader(0), loop.call_soon(stopped.set)))
     worker = await QuietWorker(
         order["scheduler"],
         host=f"tls://{get_ip(get_address_host(order['scheduler']))}",  # else it listens on every network

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled, Side
 from pinscope.analysis.figures import NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
@@ -494,8 +494,8 @@ def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
     order = np.argsort(chances)
     level = FALSE_SHARE * np.arange(1, len(order) + 1) / max(known, 1)
     under = np.flatnonzero((chances[order] <= level) & (chances[order] < 1))
-    out = order[: under[-1] + 1] if len(under) else order[:1]
-    out = sorted(map(int, out), key=lambda at: -fleet.worse[place, at])
+    chosen = order[: under[-1] + 1] if len(under) else order[:1]
+    out = sorted(map(int, chosen), key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
         figures=out,
@@ -529,7 +529,7 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    verdict = "worse" if is_out else "same"
+    verdict: CellVerdict = "worse" if is_out else "same"
     return ComparedCell(
         figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value, True, usual, runs, ratio,
         None, None, verdict,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import streamlit as st
 
@@ -89,7 +90,7 @@ def _downloads(fleet: Fleet, label: str) -> None:
     for suffix, kind in _TYPES.items():
         st.download_button(
             f"Report, {suffix}" if suffix == ".html" else f"All GPUs, {suffix}",
-            lambda suffix=suffix: report.render(fleet, suffix, label),
+            partial(report.render, fleet, suffix, label),
             file_name=f"pinscope-fleet-{fleet.experiment}{suffix}",
             mime=kind,
             on_click="ignore",

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -233,7 +234,8 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         runs: of each GPU the newest, in any order.
         texts: what their layouts and surroundings are, by name.
     """
-    ordered = sorted(runs, key=lambda run: (run.host, run.machine, run.device, run.gpu, -run.created_at.timestamp()))
+    newest_first = sorted(runs, key=attrgetter("created_at"), reverse=True)
+    ordered = sorted(newest_first, key=attrgetter("host", "machine", "device", "gpu"))
     figures, columns = _columns({run.layout for run in ordered}, texts)
     ordered = [run for run in ordered if run.layout in columns and len(run.values) == len(columns[run.layout])]
     if not ordered:

@@ -42,6 +42,12 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         return None
     with np.errstate(all="ignore"):
         changes = np.expm1(worse)
+    rows, columns = ({name: place for place, name in enumerate(some)} for some in (names, fleet.firsts))
+    for outlier in fleet.outliers:
+        row = rows.get(fleet.gpus[outlier.place].label(label) or "")
+        for at in outlier.figures if row is not None else ():
+            if at in columns:
+                changes[row, columns[at]] = np.fmax(changes[row, columns[at]], np.expm1(fleet.worse[outlier.place, at]))
     worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
     shown = sorted(sorted(range(len(names)), key=lambda place: -worst[place])[:MOST_LABELS])
     figures = [fleet.figures[at] for at in fleet.firsts]
@@ -54,8 +60,8 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         go.Heatmap(
             x=[figure.words for figure in figures],
             y=[names[place] for place in shown],
-            z=[[None if math.isnan(change) else float(change) for change in changes[place]] for place in shown],
-            customdata=texts,
+            z=changes[shown],
+            customdata=np.array(texts),
             zmin=-FULL,
             zmax=FULL,
             zmid=0.0,
@@ -64,14 +70,17 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
             hovertemplate="%{customdata}<extra></extra>",
         )
     )
-    figure.update_xaxes(showticklabels=len(figures) <= MOST_TICKS, title_text="Figures, one a cell")
-    figure.update_yaxes(type="category", autorange="reversed", title_text=label)
+    figure.update_xaxes(
+        showticklabels=len(figures) <= MOST_TICKS, showgrid=False, ticks="", title_text="Figures, one a cell"
+    )
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False, title_text=label)
     some = sorted(shown, key=lambda place: -worst[place])[:3]
     left = f" The {len(shown)} of {len(names)} that are worst." if len(shown) < len(names) else ""
     return Chart(
         "labels",
         f"By {label}",
-        f"The median of the GPUs of each {label}, against all like them: red is worse, full from {FULL:.0%} on.{left}",
+        f"The median of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
+        f"{FULL:.0%} on.{left}",
         figure,
         alt_text(f"Worst by {label}", [(names[place], _change(worst[place])) for place in some]),
     )

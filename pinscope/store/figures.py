@@ -118,7 +118,7 @@ def stored_figures(
     inner = ranked.subquery()
     query = select(*(inner.c[name] for name in _READ)).where(inner.c.rank <= newest)
     with database.reading() as connection:
-        runs = [_stored(*row) for row in connection.execute(query)]
+        runs = [_stored(*row) for row in connection.execute(query).all()]
         named = {run.layout for run in runs} | {run.surroundings for run in runs}
         texts = dict(map(tuple, connection.execute(_texts(sorted(named))))) if named else {}
     return FleetRows(runs, texts)

@@ -167,6 +167,7 @@ def stored_parts(reading: Reading, run: Run, attachment: Attachment) -> Iterator
 _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 """Fields that tell how a run ended."""
 _RUNS_AT_ONCE = 100
+_FIRST_IDS = 1000
 
 
 @dataclass(frozen=True)
@@ -492,14 +493,24 @@ class Store(Database):
             if value is not None and (field != "status" or not self.presumed):
                 query = query.where(tables.RUNS.c[field] == value)
         with self.reading() as connection:
-            ids = list(connection.scalars(query))
             stored = self._stored_of(connection, [run.id for run in recorded_runs()]) if recordings else set()
-        groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
+        ids = self._ids(query)
+        groups = iter(lambda: list(islice(ids, _RUNS_AT_ONCE)), [])
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
         for run in chain(own, shipped):
             if isinstance(run, tables.DamagedRun) or fits(run, wanted):
                 yield run
+
+    def _ids(self, query: Select[Any]) -> Iterator[str]:
+        """Those that a query gives: the first ones at once, for who wants no more of a million."""
+        with self.reading() as connection:
+            first = list(connection.scalars(query.limit(_FIRST_IDS)))
+        yield from first
+        if len(first) == _FIRST_IDS:
+            with self.reading() as connection:
+                ids, seen = list(connection.scalars(query)), set(first)
+            yield from (run_id for run_id in ids if run_id not in seen)
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
         """Those that can be read."""

@@ -85,6 +85,7 @@ RELEASE = (
     "integration/test_cli.py::test_a_terminal_gets_a_bar",
     "integration/test_cli.py::test_cancelling_stops",
     "integration/test_exporter.py::test_a_real_prometheus",
+    "integration/test_fleet_scale.py",
     "integration/test_live_command.py::test_a_pipe_that_closes",
     "integration/test_live_command.py::test_without_a_terminal",
     "integration/test_many_events.py",

@@ -207,4 +207,5 @@ def _what(line: Missing) -> str:
 
 
 def _run_object(run: Run) -> dict[str, Any]:
-    return {"id": run.id, "host": run.environment.host, "experiment": run.experiment, "status": run.status}
+    chosen = {"id", "experiment", "device", "status"}
+    return {"host": run.environment.host, **run.model_dump(mode="json", include=chosen)}

@@ -337,7 +337,6 @@ class Campaign:
         """
         deadline = time.monotonic() + jobs.PATIENCE_SECONDS
         with BundleReader(io.BytesIO(bundle), "what it sent") as opened:
-            opened.check()
             while True:
                 try:
                     self._store.import_runs(opened.items(), opened.parts)

@@ -24,7 +24,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.traced_program import check_program
+from pinscope.runner.program import find_program
 from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, trace_program, write_traces
 from pinscope.runner.with_waits import WaitRuns
 from pinscope.store.new_file import check_new
@@ -41,7 +41,10 @@ LONGEST_DAYS = 30
 
 def trace(
     program: Annotated[
-        str, typer.Argument(metavar="SCRIPT", help="The program: a file, or with -m a module.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="SCRIPT", help="The program: a file, with -m a module, or another Python.", show_default=False
+        ),
     ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
@@ -111,7 +114,9 @@ def trace(
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
 
-    PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12."""
+    SCRIPT may be the interpreter of another environment, in which nothing is installed (/envs/train/bin/python
+    train.py), or a script of one (/envs/train/bin/torchrun …): CPython 3.9 or later. CUPTI's library is taken from the
+    program's packages of CUDA, else from PinScope's (extra trace13, CUDA 12: trace12), else from the toolkit."""
     scope = Scope(
         stacks=stacks,
         start_after=_seconds("--start-after", start_after) or 0.0,
@@ -127,9 +132,8 @@ def trace(
         check_output(output, "trace")
     if as_json is not None:
         check_new(as_json)
-    check_program(program, module)
-    command = [*(["-m"] if module else []), program, *(arguments or ())]
-    request = parse_request(what_if or (), program)
+    found = find_program([*(["-m"] if module else []), program, *(arguments or ())])
+    request = parse_request(what_if or (), found.file)
     if request is not None:
         scope = _of_both_runs(scope)
     with Store() as store:
@@ -137,7 +141,7 @@ def trace(
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         environment = capture_environment()
-        traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
+        traced_as = partial(trace_program, store, found, environment, scope, labels=labels)
         if request is None:
             compared = Compared(traced_as())
         elif request.change == "wait":

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pinscope
 from pinscope.errors import BadInput, UnknownName
@@ -64,7 +64,7 @@ class ProgramPart(ContextDecorator):
             return None if self._run_id is None else pinscope.open(self._run_id)
         return None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ProgramPart:
         self._run_id = _ALONE.enter(self._name, self._output, self._stacks)
         try:
             with _kept_from_the_program(self._name):

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import Union
 
 from pinscope.tracing.bound import _thread, as_json, bind, os
 
@@ -36,6 +36,11 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     if file.startswith("<") or is_ours(file):
         return False
     return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
+
+
+def _name(code: CodeType) -> str:
+    """Of a function, with its class where Python knows that of code, from 3.11 on."""
+    return getattr(code, "co_qualname", code.co_name)
 
 
 class OwnLines:
@@ -153,7 +158,7 @@ class Stacks:
 
     def _add(self, key: tuple[int, ...], frames: list[FrameType]) -> int:
         """Write a stack that is new; its number. The innermost frame first."""
-        lines = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in frames]
+        lines = [(frame.f_code.co_filename, frame.f_lineno or 0, _name(frame.f_code)) for frame in frames]
         number = next(self._next)  # one that a signal's handler takes away is not used
         self._keep(as_json([number, lines]) + b"\n")
         return self._numbers.setdefault(key, number)
@@ -212,7 +217,7 @@ MOST_THREADS = 256
 """With open ranges, until it is looked which of them have ended."""
 OTHERS = "other ranges"
 """Stands for the names beyond :data:`MOST_NAMES`."""
-_Domain: TypeAlias = int | str
+_Domain = Union[int, str]
 _PARTS = "pinscope.trace"
 """Domain of the parts; NVTX's are numbers."""
 

@@ -33,6 +33,7 @@ from pinscope.report.baseline import (
 )
 from pinscope.report.comparison import measured_runs
 from pinscope.runner.jobs import Request, prepare
+from pinscope.runner.program import find_program
 from pinscope.runner.tracing import trace_program
 from pinscope.store.new_file import check_new
 from pinscope.store.store import Store

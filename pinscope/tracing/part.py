@@ -26,14 +26,12 @@ from pinscope.isolation import command
 from pinscope.tracing.host_calls import follow_host_calls
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
+from pinscope.tracing.stacks import MOST_CHARACTERS, is_own
 
 if TYPE_CHECKING:
     from pinscope import Run
 
 KEEPER = "pinscope.cli.trace_summary"
-_STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS))  # noqa: PTH120
-"""Folders of Python's own library and of PinScope."""
 
 
 class ProgramPart(ContextDecorator):
@@ -93,7 +91,7 @@ def _kept_from_the_program(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if any(is_own(frame.f_code.co_filename, _STANDARD) for frame, _ in walk_tb(error.__traceback__)):
+        if any(is_own(frame.f_code.co_filename, ()) for frame, _ in walk_tb(error.__traceback__)):
             raise
         _say(name, error)
 

@@ -19,6 +19,8 @@ _DOOR = os.path.join(os.path.dirname(OURS), "__init__.py")
 """Through which a program calls us."""
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """In the path of what is installed, wherever Python is."""
+_STANDARD = ("/lib/python3.", "/lib64/python3.")
+"""In that of Python's own library: a program and what it starts may run in any Python."""
 
 
 def is_ours(file: str) -> bool:
@@ -35,7 +37,8 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     """
     if file.startswith("<") or is_ours(file):
         return False
-    return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
+    installed = any(folder in file for folder in INSTALLED) or any(folder in file for folder in _STANDARD)
+    return not installed and not file.startswith(tuple(libraries))
 
 
 def _name(code: CodeType) -> str:

@@ -51,6 +51,7 @@ int cuDriverGetVersion(int *version) {
     *version = cuda ? atoi(cuda) : 13000;
     return 0;
 }
+int cuCtxSynchronize(void) { return 0; }
 int cuptiGetTimestamp(uint64_t *moment) {
     const char *error = getenv("FAKE_CUPTI_FAILS");
     *moment = 0;

@@ -6,6 +6,7 @@ itself: the worker's lab brings CuPy. How to measure and what it means, it asks 
 
 Experiments: ``jobs`` prepares, starts, cancels and notices who is gone; ``worker`` is the child, and asks before each
 turn whether it is to stop; ``queue`` lets one at a time measure on a GPU; ``suite`` runs several for the dashboard.
-Programs: ``tracing`` traces one and keeps its rows, ``with_waits`` again with waits; ``traced_program`` is its process,
-``children`` those that it starts. The live view: ``timeline`` keeps it, in the process that takes the samples.
+Programs: ``program`` says which one in which Python, ``tracing`` traces it and keeps its rows, ``with_waits`` again
+with waits; ``traced_program`` is its process, ``children`` those that it starts. The live view: ``timeline`` keeps it,
+in the process that takes the samples.
 """

@@ -113,7 +113,7 @@ def ask_cupti(cuda: str | None, library: str | None = None, path: Sequence[str] 
         NoDevice: no driver.
         NotPossible: no library fits or works, or another profiler is attached; the first of these.
     """
-    if sys.flags.ignore_environment or sys.flags.no_site:
+    if not path and (sys.flags.ignore_environment or sys.flags.no_site):
         raise NotPossible("under -E, -I or -S Python lets no recorder into a program: start PinScope without it")
     # A profiler would load itself into this process, too.
     alone = {name: value for name, value in os.environ.items() if name not in _INJECTION}

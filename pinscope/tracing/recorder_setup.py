@@ -92,7 +92,7 @@ def describe(path: Iterable[str] = (), library: str | None = None) -> dict[str, 
         Unfit: that which is chosen does not work.
     """
     newest = _driver_version()  # what is newer than that works with no driver as old
-    fit = (each for each in _libraries(path) if int(each[1][-2:]) <= newest)
+    fit = (each for each in _libraries(path) if _major(each[1]) <= newest)
     owner, file = ("program", library) if library else next(fit, ("", ""))
     if not file:
         raise FileNotFoundError(f"no libcupti.so for CUDA {newest} or older")
@@ -117,11 +117,16 @@ def _libraries(path: Iterable[str]) -> Iterator[tuple[str, str]]:
         for folder in folders:
             if folder and os.path.isabs(folder):  # noqa: PTH117
                 names = [name for place in below for name in glob.glob(f"{glob.escape(folder)}/{place}/{_NAME}")]  # noqa: PTH207
-                yield from ((owner, os.path.realpath(name)) for name in sorted(names, reverse=True))
+                yield from ((owner, os.path.normpath(name)) for name in sorted(names, key=_major, reverse=True))
     for major in (13, 12):  # where the system's loader looks
         with suppress(OSError):
             ctypes.CDLL(f"libcupti.so.{major}")
             yield "toolkit", f"libcupti.so.{major}"
+
+
+def _major(file: str) -> int:
+    """The version of CUDA that a library belongs to."""
+    return int(file[-2:])
 
 
 def _answers(file: str) -> dict[str, Any]:

@@ -6,15 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.runner.program import OLDEST, find_program
+from pinscope.runner.program import OLDEST
 from pinscope.tracing.descendants import JOINING
-from tests.data.fake_cupti import FIRST_LINE, ROOT, built, packages
+from tests.data.fake_cupti import FIRST_LINE, ROOT, built
+from tests.integration.test_what_if_wait import COPY, READS
 from tests.integration.traces import program, rows, traced
 
 TRACING = Path(JOINING).parent
@@ -33,13 +33,15 @@ def pythons() -> dict[str, str]:
     for minor in range(OLDEST[1], 20):
         name = f"python3.{minor}"
         path = shutil.which(name, path=os.pathsep.join(folder for folder in folders if "shims" not in folder))
-        if path and minor != sys.version_info.minor and not subprocess.run([path, "-c", "import ctypes"]).returncode:
+        if path and minor != sys.version_info.minor and not subprocess.call([path, "-c", "import ctypes"]):
             there[name] = path
     return there
 
 
 PYTHONS = pythons()
-others = pytest.mark.parametrize("python", [PYTHONS[n] for n in PYTHONS], ids=list(PYTHONS))
+EACH = pytest.mark.parametrize("python", [sys.executable, *PYTHONS.values()], ids=["own", *PYTHONS])
+ENDS = ["own", *sorted({*list(PYTHONS)[:1], *list(PYTHONS)[-1:]})]
+"""PinScope's own version, the oldest and the newest: all of them import what runs inside."""
 
 
 def environment(folder: Path, base: str = sys.executable) -> Path:
@@ -63,7 +65,7 @@ print(sorted(name for name in sys.modules if name.startswith("pinscope.") and "t
 """
 
 
-@pytest.mark.parametrize("python", [sys.executable, *PYTHONS.values()])
+@EACH
 def test_what_runs_inside_the_program_imports_only_python_s_own_library(python: str) -> None:
     done = subprocess.run([python, "-I", "-S", "-c", IMPORTS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "['pinscope.errors', 'pinscope.isolation']\n"), done.stderr
@@ -81,28 +83,88 @@ else:
     own = [name for name in sys.modules if name.partition(".")[0] in ("numpy", "pydantic", "pyarrow", "cupti")]
     try: import numpy
     except ImportError: print("no numpy")
-    print(own, any("pinscope" in each for each in sys.path), os.environ.get("PYTHONPATH") == PATH, sys.version_info[1])
+    print(own, any("pinscope" in each for each in sys.path), os.environ.get("PYTHONPATH"), sys.version_info[1])
 """
 
 
-@pytest.mark.parametrize("python", [sys.executable, *PYTHONS.values()])
-def test_a_program_of_an_environment_without_pinscope_is_traced_to_its_lines_and_its_children(
-    python: str, tmp_path: Path, _cupti: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def train(request: pytest.FixtureRequest, _cupti: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The interpreter of an environment that has nothing but a CUPTI of its own."""
+    base = getattr(request, "param", "own")
     monkeypatch.delenv("PYTHONPATH")
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    own = environment(tmp_path / "train", python)
+    python = environment(tmp_path / "train", PYTHONS.get(base, sys.executable))
     (site,) = (tmp_path / "train" / "lib").glob("python3*/site-packages")
     library = built(site)
     monkeypatch.setenv("FAKE_CUPTI", str(library))
-    path = program(tmp_path, PROGRAM.replace("PATH", "None"))
-    code, document = traced(tmp_path, own, "-B", path)
-    minor = subprocess.run([own, "-c", "import sys; print(sys.version_info[1])"], capture_output=True, text=True).stdout
-    assert (code, capfd.readouterr().out) == (0, f"no numpy\n[] False True {minor}")
-    assert document["run"]["notes"] == []
-    assert document["run"]["params"]["cupti"] == f"{library}, of the program"
-    assert document["run"]["params"]["python"] == f"3.{minor.strip()}, {own}"
-    assert [(row["line"], row["function"], row["count"]) for row in rows(document, "site")][:1] == [
-        (FIRST_LINE + 2, "load", 5)
-    ]
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    return python
+
+
+@pytest.mark.parametrize("train", ENDS, indirect=True)
+def test_a_program_of_an_environment_without_pinscope_is_traced_to_its_lines_and_its_children(
+    train: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, document = traced(tmp_path, train, "-B", program(tmp_path, PROGRAM))
+    asked = [train, "-c", "import sys; print(sys.version_info[1])"]
+    minor = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert (code, capfd.readouterr().out) == (0, f"no numpy\n[] False None {minor}")
+    run = document["run"]
+    assert run["notes"] == []
+    assert run["params"]["cupti"] == f"{os.environ['FAKE_CUPTI']}, of the program"
+    assert run["params"]["python"] == f"3.{minor.strip()}, {train}"
+    assert run["params"]["program"][:2] == [str(train), "-B"]
+    sites = [(row["line"], row["function"], row["count"]) for row in rows(document, "site")]
+    assert sites[:1] == [(FIRST_LINE + 2, "load", 5)]
     assert sorted(row["copies"] for row in rows(document, "process")) == [5, 7]
+
+
+LAUNCH = """
+import os, subprocess, sys
+children = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "RANK": rank}) for rank in "01"]
+sys.exit(max(child.wait() for child in children))
+"""
+
+
+def test_the_ranks_that_a_script_of_the_environment_launches_stand_in_one_result(
+    train: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``torchrun`` and ``accelerate launch`` do; it is found as the shell finds it."""
+    launcher = train.parent / "runtorch"
+    launcher.write_text(f"#!{train}\n{LAUNCH}")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{train.parent}{os.pathsep}{os.environ['PATH']}")
+    path = program(tmp_path, "for _ in range(4 + int(os.environ['RANK'])): copy(1 << 20, PAGEABLE, DEVICE)\n")
+    code, document = traced(tmp_path, "runtorch", path)
+    assert (code, document["run"]["notes"]) == (0, [])
+    assert {row.get("rank"): row["copies"] for row in rows(document, "process")} == {None: 0, 0: 4, 1: 5}
+    assert {row["line"] for row in rows(document, "site")} == {FIRST_LINE}
+
+
+def test_such_a_program_runs_again_with_waits(train: Path, tmp_path: Path) -> None:
+    code, document = traced(tmp_path, "--what-if", "wait", train, program(tmp_path, READS.format("")))
+    assert code == 0
+    (waited,) = rows(document["what_if"], "waited")
+    assert (waited["line"], waited["needed"]) == (COPY[READS], True)
+
+
+def test_what_cannot_be_traced_elsewhere_is_refused_with_one_line(
+    train: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    old, odd, path = tmp_path / "python3.8", tmp_path / "python3", program(tmp_path, "print('started')")
+    old.write_text("#!/bin/sh\necho \"('cpython', (3, 8), False, [])\"\n")
+    odd.write_text("#!/bin/sh\necho cannot begin >&2\nexit 3\n")
+    for each in (old, odd):
+        each.chmod(0o755)
+    for arguments, words in (
+        ([train], "gets no program"),
+        ([train, "-B"], "gets no program"),
+        ([train, tmp_path / "none.py"], f"there is no program {tmp_path}/none.py"),
+        ([train, "-IB", path], "lets no recorder in under -E, -I or -S: leave that option out"),
+        ([old, path], "is cpython 3.8; a trace needs CPython 3.9 or later"),
+        ([odd, path], "is no Python that runs here: cannot begin"),
+        (["sh", "-c", "true"], "sh, which is no Python program"),
+    ):
+        assert main(["trace", *map(str, arguments)]) == 2
+        out, line = capfd.readouterr()
+        assert (out, line.count("\n")) == ("", 1)
+        assert words in line

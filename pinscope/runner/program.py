@@ -79,7 +79,7 @@ def find_program(typed: Sequence[str]) -> Program:
         return _in_python(typed, [str(path)], arguments)
     _check_file(path)
     python = _installed_beside(path)
-    if python and Path(python[0]).parent.resolve() != Path(sys.executable).parent.resolve():
+    if python and Path(python[0]).parent.resolve() != Path(sys.prefix, "bin").resolve():
         return _in_python(typed, python, [str(path), *arguments])
     if not python and not Path(file).exists():
         raise BadInput(f"{file} is {path}, which is no Python program")

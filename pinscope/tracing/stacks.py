@@ -19,7 +19,7 @@ _DOOR = os.path.join(os.path.dirname(OURS), "__init__.py")
 """Through which a program calls us."""
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """In the path of what is installed, wherever Python is."""
-_STANDARD = ("/lib/python3.", "/lib64/python3.")
+_STANDARD = {"/lib/python3.", "/lib64/python3."}
 """In that of Python's own library: a program and what it starts may run in any Python."""
 
 

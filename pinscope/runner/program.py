@@ -142,7 +142,7 @@ def _in_python(typed: Sequence[str], python: list[str], arguments: list[str]) ->
     if is_closed:
         raise BadInput(f"{interpreter} lets no recorder in under -E, -I or -S: leave that option out")
     file = behind[1] if behind[0] == "-m" and len(behind) > 1 else behind[0]
-    return Program(tuple(typed), (*python, *arguments), file, f"{words}, {interpreter}", path)
+    return Program(tuple(typed), (*python, *arguments), file, f"{interpreter}, {words}", path)
 
 
 def _asked(interpreter: str, options: Sequence[str]) -> tuple[str, tuple[int, int], bool, list[str]]:

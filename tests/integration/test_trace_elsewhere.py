@@ -111,7 +111,7 @@ def test_a_program_of_an_environment_without_pinscope_is_traced_to_its_lines_and
     run = document["run"]
     assert run["notes"] == []
     assert run["params"]["cupti"] == f"{os.environ['FAKE_CUPTI']}, of the program"
-    assert run["params"]["python"] == f"3.{minor.strip()}, {train}"
+    assert run["params"]["python"] == f"{train}, 3.{minor.strip()}"
     assert run["params"]["program"][:2] == [str(train), "-B"]
     sites = [(row["line"], row["function"], row["count"]) for row in rows(document, "site")]
     assert sites[:1] == [(FIRST_LINE + 2, "load", 5)]

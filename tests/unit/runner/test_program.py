@@ -35,7 +35,7 @@ def test_an_interpreter_is_asked_and_runs_what_stands_behind_it(python: Path, tm
     typed = (str(python), "-W", "ignore", "-mjson.tool", "x")
     module, file = find_program(typed), find_program([str(python), str(path)])
     assert (module.typed, module.command) == (typed, typed)
-    assert module.python == f"{sys.version_info[0]}.{sys.version_info[1]}, {python}"
+    assert module.python == f"{python}, {sys.version_info[0]}.{sys.version_info[1]}"
     assert (file.file, file.python) == (str(path), module.python)
     assert any(each.startswith(str(python.parents[1])) for each in file.path)
     assert not any("pinscope" in each for each in file.path)

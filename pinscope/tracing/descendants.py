@@ -40,6 +40,8 @@ _JOINING_EMPTY = f"{JOINING}/"
 """In its place where the variable was empty, which is not as if there was none."""
 TRIGGER = "ctypes"
 """Module with whose import a child's recording begins: NumPy imports it, and so does all that brings CUDA to Python."""
+FOLLOWED = ("torch", "cupy", "jax", "numba")
+"""Libraries whose calls are followed: ``host_calls``."""
 _ARGUMENTS_OF_EXECV = 2
 _ENVIRONMENT_OF_FORK_EXEC = 5
 """Place of the list of variables among the arguments."""
@@ -273,12 +275,17 @@ def _record(handover: str, library: str) -> None:
 
 
 class _Trigger:
-    """Finds :data:`TRIGGER` as ever; when that has been executed, it is gone from ``sys.meta_path``."""
+    """Finds :data:`TRIGGER` as ever; when that has been executed, it is gone from ``sys.meta_path``. It imports the
+    trigger before a library of :data:`FOLLOWED`, within whose import it would be too late to follow its calls."""
 
     def __init__(self, record: Callable[[], None]) -> None:
         self._record = record
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name in FOLLOWED:
+            __import__(TRIGGER)
+            others = (each.find_spec(name, path, target) for each in list(sys.meta_path) if each is not self)
+            return next(filter(None, others), None)
         spec = PathFinder.find_spec(name, path, target) if name == TRIGGER else None
         if spec is not None and spec.loader is not None:
             execute = functools.partial(self._execute, spec.loader.exec_module)

@@ -201,7 +201,7 @@ class _Sampler:
         if not self._lock.acquire(False):
             return 0
         try:
-            step = (size - PIECE_BYTES) // (PIECES - 1)
+            step = (size - PIECE_BYTES) // (PIECES - 1) // PIECE_BYTES * PIECE_BYTES  # equal values alike
             self._places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
             count = self._read(self._process, self._whole, 1, self._places, PIECES, 0)
             content = self._content.raw

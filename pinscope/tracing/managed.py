@@ -28,7 +28,8 @@ STANDING = struct.Struct("<2qI")
 _ALLOCATES, _LAUNCHES = "cuMemAllocManaged", "cuLaunch"
 """The driver's functions that are followed only here begin so."""
 _DEVICE = b"/dev/nvidia-uvm"
-"""Of which managed memory is mapped."""
+"""Of which managed memory is mapped, and 2 MiB of the driver's own in every process that uses CUDA."""
+_DRIVERS_OWN_BYTES = 2 << 20
 _STANDARD = os.path.dirname(os.__file__) + "/"
 _PACKAGES = "/site-packages/"
 
@@ -144,9 +145,19 @@ def _is_there() -> bool:
     except OSError:
         return False
     try:
-        return any(_DEVICE in block for block in iter(lambda: os.read(maps, 1 << 16), b""))
+        return holds_managed(b"".join(iter(lambda: os.read(maps, 1 << 16), b"")))
     finally:
         os.close(maps)
+
+
+def holds_managed(maps: bytes) -> bool:
+    """Whether a process has managed memory, from the text of its ``/proc/PID/maps``."""
+    for line in maps.split(b"\n"):
+        if line.endswith(_DEVICE):
+            first, _, end = line.partition(b" ")[0].partition(b"-")
+            if int(end, 16) - int(first, 16) > _DRIVERS_OWN_BYTES:
+                return True
+    return False
 
 
 def _working() -> FrameType | None:

@@ -44,6 +44,8 @@ _ENTER = 0
 _clock = time.time_ns
 """CUPTI counts as this clock does."""
 _NEVER = 1 << 63
+_LAST_PAGES_SECONDS = 0.1
+"""So long the driver has to say what pages it moved last."""
 
 
 class Recorder:
@@ -397,6 +399,9 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Give CUPTI back."""
+        if self._managed.activities:  # what the driver has still to say of the last pages is lost with the counters
+            self._cupti.flush_all()
+            time.sleep(_LAST_PAGES_SECONDS)
         self._cupti.record_no_more(
             [*self._config["activities"], *self._managed.activities]
         )  # first: a record needs its call

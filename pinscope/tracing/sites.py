@@ -387,7 +387,9 @@ def _saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: 
 
     The step of a loop holds what it receives and copies, and the rest. With pinning the former runs in a thread beside
     the latter: the shorter of both is saved, but no more than the GPU stands idle, and nothing where the loop waits for
-    its workers.
+    its workers. What receiving keeps the CPU is not saved: that is Python, of which one thread runs at a time. On an
+    H100, with 60 tensors of 1 MiB in a batch, that is 1.6 of the 1.8 s that receiving took, and pinning saved 1.9 of
+    8.0 s, where copies and receiving took 3.5 s together.
 
     Args:
         calls: of libraries, of the process.
@@ -397,8 +399,10 @@ def _saved_by_pinning(calls: Sequence[Row], copying: float, whole: float, busy: 
     """
     if sum(row["wait_seconds"] or 0.0 for row in calls if row["call"] == NEXT) > MOSTLY_WAITING * whole:
         return 0.0
-    moved = copying + float(sum(row["call_seconds"] for row in calls if row["call"] == RECEIVE))
-    return max(min(moved, whole - moved, whole - busy), 0.0)
+    receiving = [row for row in calls if row["call"] == RECEIVE]
+    moved = copying + float(sum(row["call_seconds"] for row in receiving))
+    stays = float(sum(min(row["processor_seconds"] or 0.0, row["call_seconds"]) for row in receiving))
+    return max(min(moved - stays, whole - moved, whole - busy), 0.0)
 
 
 def _gathered_rate(params: Mapping[str, Any], direction: str, size: float) -> float | None:

@@ -95,7 +95,7 @@ class SourceMemory:
 
 def _memory(address: int, size: int) -> dict[str, Any] | None:
     """What lies at an address; ``None`` where that is no memory of the program's own."""
-    mapping = _mapping(address)
+    mapping = _mapping(address, address + size)
     if mapping is None:
         return None
     end, rights, path = mapping
@@ -113,9 +113,11 @@ def _memory(address: int, size: int) -> dict[str, Any] | None:
     }
 
 
-def _mapping(address: int) -> tuple[int, bytes, bytes] | None:
-    """End, rights and path of the mapping in which an address lies."""
+def _mapping(address: int, stop: int) -> tuple[int, bytes, bytes] | None:
+    """End, rights and path of the mapping in which an address lies, with those of its kind that follow without a gap
+    until ``stop``: NumPy asks for huge pages behind the first page of an array, which makes two of one."""
     maps = os.open("/proc/self/maps", os.O_RDONLY | os.O_CLOEXEC)
+    mapping: tuple[int, bytes, bytes] | None = None
     try:
         rest = b""
         while block := os.read(maps, 1 << 16):
@@ -125,11 +127,17 @@ def _mapping(address: int) -> tuple[int, bytes, bytes] | None:
                 continue
             for line in lines:
                 first, end = _range(line)
-                if first <= address < end:
-                    fields = line.split(None, 5)
-                    return end, fields[1], fields[5] if len(fields) > 5 else b""
-            return None
-        return None
+                if end <= address:
+                    continue
+                fields = line.split(None, 5)
+                rights, path = fields[1], fields[5] if len(fields) > 5 else b""
+                is_next = mapping == (first, rights, path) if mapping else first <= address
+                if not is_next:
+                    return mapping
+                mapping = end, rights, path
+                if end >= stop:
+                    return mapping
+        return mapping
     finally:
         os.close(maps)
 

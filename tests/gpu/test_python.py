@@ -26,7 +26,7 @@ import cupy, numpy, pytest
 @pytest.mark.pinscope(pageable="1MiB")
 def test_step():
     for _ in range(20):
-        cupy.asarray(numpy.zeros(2**20, "float32"))
+        cupy.empty(2**20, "float32").set(numpy.zeros(2**20, "float32"))
 """
 
 

@@ -93,6 +93,17 @@ def send(batch):
 
 
 @pytest.mark.usefixtures("_stand_ins")
+def test_of_a_child_that_imports_a_library_first_the_calls_are_followed(tmp_path: Path) -> None:
+    """The recording begins with the import of ctypes, which may stand within that of the library."""
+    child = program(tmp_path, TEXT, "child.py")
+    child.write_text(f"import torch\n{child.read_text()}")
+    text = f"import subprocess, sys\nsubprocess.run([sys.executable, {str(child)!r}], check=True)\n"
+    code, document = traced(tmp_path, program(tmp_path, text))
+    assert code == 0
+    assert [row["count"] for row in rows(document, "loader")] == [6]
+
+
+@pytest.mark.usefixtures("_stand_ins")
 def test_copies_of_a_thread_without_python_are_of_the_call_that_left_them_to_it(tmp_path: Path) -> None:
     """JAX stands in for itself by two functions, and copies where no Python code runs."""
     text = """\

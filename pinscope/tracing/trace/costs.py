@@ -9,7 +9,7 @@ from operator import itemgetter
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name, place_in
 from pinscope.tracing.trace.cpu_work import FIRST, Remedy, first_advice, is_hidden, pins_again, working_lines
-from pinscope.tracing.trace.managed import accused, copied_seconds, faulted_bytes, managed_advice, spent_seconds
+from pinscope.tracing.trace.managed import accused, faulted_words, managed_advice, managed_saving, spent_seconds
 from pinscope.tracing.trace.needless import needless_copies
 from pinscope.tracing.trace.source_memory import file_advice, waits_for_file
 from pinscope.tracing.trace.switches import switch_of
@@ -179,7 +179,7 @@ def _working(row: Row) -> str:
 
 DOES: Mapping[str, Callable[[Row], str]] = {
     "site": _copying, "allocation": _pinning, "synchronisation": _waiting, "host_call": _working,
-    "migration": lambda row: f"page faults move {format_bytes(faulted_bytes(row))} of managed memory",
+    "migration": lambda row: f"page faults move {faulted_words(row)} of managed memory",
 }  # fmt: skip
 """Kind of row → what its line does, in a few words."""
 MOST_SAID = 2
@@ -231,7 +231,7 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
-            to_do, advice = "read the file in large pieces", file_advice(seen, site)
+            to_do, advice = "read it into pinned memory", file_advice(seen, site)
         elif saved:
             advice = f"{pin}: {_shorter(seen, site.row, saved)}."
         elif saved is None:
@@ -335,14 +335,13 @@ def _work(seen: Seen) -> Iterator[Cost]:
 def _managed(seen: Seen) -> Iterator[Cost]:
     """Page faults that move managed memory."""
     for row in accused(seen):
-        spent, copied = spent_seconds(row), copied_seconds(seen, row)
-        saved = None if copied is None else max(spent - copied, 0.0)
+        spent, saved = spent_seconds(row), managed_saving(seen, row)
         yield Cost(row, "managed-memory", spent, saved, "prefetch it, or copy it", managed_advice(seen, row))
 
 
 TO_DO: Mapping[Remedy, str] = {
     "convert": "convert on the GPU",
-    "gather": "copy the whole as it lies",
+    "gather": "copy it contiguous, rearrange on the GPU",
     "pin": "pin once, use it again",
     "fetch": "copy into pinned memory that is kept",
     "receive": "DataLoader(pin_memory=True)",

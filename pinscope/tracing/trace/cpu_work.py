@@ -17,7 +17,7 @@ Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
 FIRST: dict[Remedy, str] = {
     "convert": "Convert on the GPU, not at {}",
-    "gather": "Copy {} as it lies",
+    "gather": "Rearrange on the GPU, not at {}",
     "pin": "Pin once at {}, not {:,} times",
     "fetch": "Fetch into kept memory at {}",
     "receive": "Let the DataLoader of {} pin",

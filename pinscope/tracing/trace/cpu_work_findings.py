@@ -20,7 +20,7 @@ _DETAIL = "{where}[ {parts}][ It has {faults:,} page faults.]"
 _CONVERT = (
     "Copy in its own type with non_blocking=True and convert on the GPU: .to('cuda', non_blocking=True).to(dtype)."
 )
-_GATHER = "Copy the whole as it lies, and slice or transpose it on the GPU."
+_GATHER = "Copy the whole as it lies in memory, and slice or transpose it on the GPU."
 _HIDDEN = (
     "{line} copies pinned memory through pageable memory[: straight it would take about {saved:seconds} less, {share}]"
 )

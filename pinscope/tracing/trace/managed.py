@@ -52,6 +52,11 @@ def faulted_bytes(row: Row) -> int:
     return int(max(row["to_gpu_bytes"] + row["to_host_bytes"] - (row["prefetched_bytes"] or 0), 0))
 
 
+def faulted_words(row: Row) -> str:
+    """The same in words. Under many page faults of the GPU the driver loses records of what they moved."""
+    return f"{'at least ' if row['to_gpu_bytes'] else ''}{format_bytes(faulted_bytes(row))}"
+
+
 def spent_seconds(row: Row) -> float:
     """How long the kernels of a line ran while pages came, or the CPU stood at it, whichever is longer."""
     return float(max(row["kernel_seconds"] or 0.0, row["cpu_seconds"] or 0.0))
@@ -69,11 +74,17 @@ def copied_seconds(seen: Seen, row: Row) -> float | None:
     return None if seen.pinned_h2d is None else faulted_bytes(row) / seen.pinned_h2d
 
 
+def managed_saving(seen: Seen, row: Row) -> float | None:
+    """What copies in place of a line's page faults save, in seconds; ``None`` where no run says what copies take, or
+    where the CPU stood at the line: what it does there itself is part of that time."""
+    copied, spent = copied_seconds(seen, row), spent_seconds(row)
+    return max(spent - copied, 0.0) if copied is not None and spent == row["kernel_seconds"] else None
+
+
 def managed_advice(seen: Seen, row: Row) -> str:
     """What to do about a line that is accused."""
-    spent = spent_seconds(row)
-    moved = f"page faults moved {format_bytes(faulted_bytes(row))} of managed memory in {format_about(spent)}"
-    return f"Prefetch or copy what {line_name(row)} touches: {moved} ({format_share(_share(seen, spent))})."
+    took = f"page faults of managed memory took {format_about(spent_seconds(row))}"
+    return f"Prefetch or copy what {line_name(row)} touches: {took} ({format_share(_share(seen, spent_seconds(row)))})."
 
 
 def managed_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed]:

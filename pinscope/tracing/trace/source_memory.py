@@ -113,4 +113,4 @@ def file_advice(seen: Seen, site: Site) -> str:
     whole, spent = seen.seconds_from_first(site.row), site.unexplained_seconds
     share = f" ({format_share(min(spent / whole, 1.0))})" if whole else ""
     where = f"at {site.name} {faults_words(site.row)} take {format_about(spent)}{share}"
-    return f"Read {file_name(site.row)} in large pieces: {where}."
+    return f"Read {file_name(site.row)} by readinto, not mapped: {where}."

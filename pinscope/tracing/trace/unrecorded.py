@@ -23,7 +23,7 @@ class Words(NamedTuple):
 
 
 WORDS: Mapping[ChildKind | None, Words] = {
-    "fork": Words("forked child used CUDA", "forked children used CUDA", "use the start method spawn"),
+    "fork": Words("forked child used CUDA", "forked children used CUDA", "start them by spawn, then trace again"),
     "exec": Words(
         "process became another program that used CUDA",
         "processes became other programs that used CUDA",

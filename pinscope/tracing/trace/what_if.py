@@ -115,22 +115,9 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
     """Both runs beside each other, what was done for each line, and what was left."""
     if what.seen.failure:
         return
-    before, rows = what.before, [site.row for site in what.sites]
+    if any(site.is_pinned for site in what.sites):
+        yield _both_runs(what)
     left = {_place(site.row) for site in what.left}
-    yield table(
-        "As it is, and pinned",
-        {"": "text", "as it is": "seconds", "pinned": "seconds"},
-        [
-            ("From the lines' first copy to the end of the last copy or kernel", what.before_seconds, what.now_seconds),
-            ("From the first copy or kernel to the last", before["active_seconds"], what.seen.seconds),
-            ("The whole program", before["seconds"], what.seen.program["seconds"] if what.seen.program else None),
-            ("GPU compute idle for the lines' copies", before["idle_seconds"], _idle_seconds(rows)),
-            ("CPU held by the lines", before["call_seconds"], _held(rows, what.redirected)),
-            ("The transfers", before["copy_seconds"], sum(row["copy_seconds"] or 0.0 for row in rows)),
-        ],
-        note="One run each, both recorded alike. Two runs of a program may differ by several percent: repeat "
-        "this before you trust a small difference. What one of several lines saves, --what-if pin:FILE:LINE tells.",
-    )
     yield headed_table(
         "Lines made to copy from pinned memory",
         [_made_to_copy(row) for row in what.redirected if row["count"] or (row["reason"] and _place(row) not in left)],
@@ -150,6 +137,24 @@ def what_if_tables(what: WhatIf) -> Iterator[Table]:
             }
             for site in what.left
         ],
+    )
+
+
+def _both_runs(what: WhatIf) -> Table:
+    before, rows = what.before, [site.row for site in what.sites]
+    return table(
+        "As it is, and pinned",
+        {"": "text", "as it is": "seconds", "pinned": "seconds"},
+        [
+            ("From the lines' first copy to the end of the last copy or kernel", what.before_seconds, what.now_seconds),
+            ("From the first copy or kernel to the last", before["active_seconds"], what.seen.seconds),
+            ("The whole program", before["seconds"], what.seen.program["seconds"] if what.seen.program else None),
+            ("GPU compute idle for the lines' copies", before["idle_seconds"], _idle_seconds(rows)),
+            ("CPU held by the lines", before["call_seconds"], _held(rows, what.redirected)),
+            ("The transfers", before["copy_seconds"], sum(row["copy_seconds"] or 0.0 for row in rows)),
+        ],
+        note="One run each, both recorded alike. Two runs of a program may differ by several percent: repeat "
+        "this before you trust a small difference. What one of several lines saves, --what-if pin:FILE:LINE tells.",
     )
 
 

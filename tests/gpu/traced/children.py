@@ -1,6 +1,6 @@
 """A program that copies in children of each kind, so often as each is told: ``children.py LIBRARY [COUNT]``."""
 
-import multiprocessing
+import multiprocessing.util
 import os
 import subprocess
 import sys
@@ -56,4 +56,5 @@ if __name__ == "__main__":
         start(way, count)
     print("subprocess", subprocess.run([sys.executable, __file__, LIBRARY, "10"], check=False).returncode, flush=True)
     print("own", copy(11) == MIB, flush=True)
+    multiprocessing.util._run_finalizers()  # the folder of its sockets, which a program that is replaced leaves
     os.execv(sys.executable, [sys.executable, __file__, LIBRARY, "13"])  # noqa: S606

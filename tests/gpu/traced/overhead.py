@@ -15,7 +15,7 @@ from pinscope.tracing.recorder import Recorder
 from pinscope.tracing.spool_folder import SpoolFolder
 
 CONFIG, FOLDER = Path(sys.argv[2]), Path(sys.argv[3])
-TURNS = 9
+TURNS = 20
 
 
 def recorder(turn):
@@ -66,8 +66,8 @@ def small():
         for name, source in (("pinned", pinned), ("pageable", pageable.ctypes.data)):
             deep(source, 500, 12)
             begun = time.perf_counter()
-            deep(source, 20_000, 12)
-            times[name] = (time.perf_counter() - begun) / 20_000 * 1e6
+            deep(source, 10_000, 12)
+            times[name] = (time.perf_counter() - begun) / 10_000 * 1e6
         return times
 
     measure()
@@ -100,10 +100,10 @@ def calls():
         times = {}
         for name, copy in copies.items():
             begun = time.perf_counter()
-            for _ in range(5000):
+            for _ in range(3000):
                 copy()
             torch.cuda.synchronize()
-            times[name] = (time.perf_counter() - begun) / 5000 * 1e6
+            times[name] = (time.perf_counter() - begun) / 3000 * 1e6
         return times
 
     follow(False)
@@ -142,8 +142,8 @@ def training():
         for name, source in sources.items():
             train(source, 5)
             begun = time.perf_counter()
-            train(source, 100)
-            times[name] = (time.perf_counter() - begun) / 100 * 1e3
+            train(source, 50)
+            times[name] = (time.perf_counter() - begun) / 50 * 1e3
         return times
 
     measure()

@@ -7,6 +7,7 @@ import queue
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -44,3 +45,9 @@ def test_the_thread_that_works_is_the_only_one_that_does_not_wait_in_python_s_li
 def test_a_callback_in_a_thread_of_the_program_is_the_program_s() -> None:
     """It has the program's frames below ours."""
     assert not managed._is_ours(sys._getframe())
+
+
+@pytest.mark.parametrize(("process", "has_managed"), [(740, True), (725, False), (749, False)])
+def test_memory_of_the_driver_s_own_is_no_managed_memory(process: int, has_managed: bool) -> None:
+    maps = Path(__file__).parents[2] / "data" / "proc" / "h200-holders" / "proc" / str(process) / "maps"
+    assert managed.holds_managed(maps.read_bytes()) == has_managed

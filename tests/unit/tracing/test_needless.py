@@ -20,14 +20,16 @@ from tests.unit.tracing.test_line_totals import LARGE, Traced
 PAGEABLE, PINNED, GPU = 1, 2, 3
 TO_GPU, TO_HOST = 277, 278
 FUNCTIONS = {str(TO_GPU): "cuMemcpyHtoDAsync_v2_ptsz", str(TO_HOST): "cuMemcpyDtoHAsync_v2_ptsz"}
-ZEROS = -1
-"""As content."""
+ZEROS, ONES = -1, -2
+"""As content; ones of four bytes each."""
 
 
 def content(seed: int) -> Any:
     """LARGE bytes; of a seed below 1 those of another, of which a few at the end are changed."""
     if seed == ZEROS:
         return np.zeros(LARGE, np.uint8)
+    if seed == ONES:
+        return np.ones(LARGE // 4, np.float32).view(np.uint8)
     made = np.random.default_rng(abs(seed)).integers(0, 256, LARGE, np.uint8)
     made[-64:] += seed < 0
     return made
@@ -101,9 +103,9 @@ def carrying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Carrying:
     ("seeds", "again"),
     [
         ([7, 7, 7], 2), ([7, 8, 9], 0), ([7, 7, 8, 8], 2), ([7, 8, 7, 8], 2), ([ZEROS, ZEROS, ZEROS], 0),
-        ([7, 7, -7, 7], 0),
+        ([ONES, ONES, ONES], 0), ([7, 7, -7, 7], 0),
     ],
-    ids=["the same", "new each time", "changed once", "in turn", "zeros", "changed in places"],
+    ids=["the same", "new each time", "changed once", "in turn", "zeros", "ones", "changed in places"],
 )  # fmt: skip
 def test_what_a_line_sends_again_is_counted(seeds: list[int], again: int, carrying: Carrying) -> None:
     for seed in seeds:

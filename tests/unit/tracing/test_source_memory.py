@@ -19,6 +19,10 @@ import mmap
 SIZE = {SIZE}
 def address(of): return ctypes.addressof(ctypes.c_char.from_buffer(of))
 def fresh(): return mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def in_two():
+    memory = fresh()
+    memory.madvise(mmap.MADV_HUGEPAGE, mmap.PAGESIZE)
+    return memory
 def touched():
     memory = fresh()
     memory[:] = bytes(SIZE)
@@ -44,7 +48,7 @@ def looks(library: Path, folder: Path, program: str) -> list[Any]:
     ("made", "mapping", "untouched", "uncached"),
     [
         ("fresh()", "anonymous", 1.0, None), ("touched()", "anonymous", 0.0, None), ("shared()", "shared", 1.0, None),
-        ("of_file(True)", "file", 1.0, 0.0), ("of_file(False)", "file", 1.0, 1.0),
+        ("of_file(True)", "file", 1.0, 0.0), ("of_file(False)", "file", 1.0, 1.0), ("in_two()", "anonymous", 1.0, None),
     ],
 )  # fmt: skip
 def test_the_memory_of_a_copy_is_seen_as_it_was_before_the_copy(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pinscope.tracing.trace.answer import LINES
 from tests.data.synthetic_trace import MIB, place, program, row, site
+from tests.unit.tracing.trace.test_answer import answer, column
 from tests.unit.tracing.trace.test_reading import found, read
 
 GIB = 2**30
@@ -26,7 +28,7 @@ def line(number: int, **values: Any) -> dict[str, Any]:
 def test_the_line_whose_page_faults_take_the_time_is_named_with_what_copies_would_take() -> None:
     reading = read(FOLLOWED, COMPUTE, line(33))
     assert reading.verdict == (
-        "Prefetch or copy what train.py:33 touches: page faults moved 10 GiB of managed memory in about 2 s (20.0 %)."
+        "Prefetch or copy what train.py:33 touches: page faults of managed memory took about 2 s (20.0 %)."
     )
     (finding,) = reading.findings
     assert (finding.rule, finding.severity) == ("managed-memory", "note")
@@ -39,10 +41,15 @@ def test_the_line_whose_page_faults_take_the_time_is_named_with_what_copies_woul
 def test_lines_of_the_cpu_and_of_the_gpu_come_in_the_order_of_their_time() -> None:
     cpu = line(31, to_gpu_bytes=0, to_host_bytes=10 * GIB, kernel_seconds=0.0, cpu_seconds=3.0, cpu_faults=9)
     reading = read(FOLLOWED, COMPUTE, line(33), cpu)
-    assert "train.py:31" in (reading.verdict or "")
     assert [finding.title.partition(" moved")[0] for finding in found(reading, "managed-memory")] == [
         "train.py:31: page faults", "train.py:33: page faults",
     ]  # fmt: skip
+
+
+def test_what_the_cpu_does_itself_at_a_line_is_not_promised_to_be_saved() -> None:
+    cpu = line(31, to_gpu_bytes=0, to_host_bytes=10 * GIB, kernel_seconds=0.0, cpu_seconds=3.0, cpu_faults=9)
+    saves = column(answer(COMPUTE, line(33), cpu)[LINES], "saves")
+    assert saves == {"train.py:31": None, "train.py:33": pytest.approx(2.0 - 10 * GIB / 50e9)}
 
 
 @pytest.mark.parametrize(

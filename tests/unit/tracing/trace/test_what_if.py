@@ -97,8 +97,8 @@ def test_a_line_none_of_whose_copies_could_be_redirected() -> None:
         program(10.0), site(7), redirected(count=0, bytes=0, pinned_bytes=0), before(), lines=(LINE, "/srv/a.py:1")
     )
     assert seen.verdict == "No copy of train.py:7 and 1 more line could be made from pinned memory."
-    assert [table.title for table in seen.tables[:2]] == ["As it is, and pinned", "Still pageable"]
-    assert "Tensor.to" in str(seen.tables[1].rows[0][4])
+    assert seen.tables[0].title == "Still pageable"
+    assert "Tensor.to" in str(seen.tables[0].rows[0][4])
 
 
 def test_a_second_run_that_failed_compares_nothing() -> None:

@@ -14,6 +14,7 @@ from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.probes.environment import install_command
 from pinscope.report.write import SUFFIXES
+from pinscope.runner import program as runner_program
 from pinscope.runner import traced_program, tracing
 from pinscope.runner.jobs import cancel
 from pinscope.runner.traced_program import ask_cupti
@@ -276,7 +277,7 @@ def test_where_nothing_could_be_kept_a_check_fails(
 def test_a_program_that_cannot_be_started_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(traced_program, "open_command", lambda *_: [str(tmp_path / "nowhere")])
+    monkeypatch.setattr(runner_program, "open_command", lambda *_: [str(tmp_path / "nowhere")])
     assert main(["trace", str(program(tmp_path, ""))]) == 1
     assert "the trace failed: unexpected FileNotFoundError" in capfd.readouterr().err
 

@@ -11,20 +11,7 @@ import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
-from pinscope.charts.marks import (
-    AROUND_PIXELS,
-    ROW_PIXELS,
-    Chart,
-    End,
-    alt_text,
-    end_labels,
-    limit_marks,
-    line,
-    name_ends,
-    names_above,
-    put,
-    reference,
-)
+from pinscope.charts import marks
 from pinscope.charts.theme import COLOURS, DASHES, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
 from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
 
@@ -125,20 +112,14 @@ Panes = Mapping[str, Mapping[str, Curve]]
 """Title of a panel → name of a curve → the curve."""
 
 
-def way_curves(
-    cells: Iterable[Any], ways: Mapping[str, Way], value: Callable[[Any], float], axis: str = "bytes"
-) -> dict[str, Curve]:
-    """A curve for each way that has a style, over a label of its cells; ``value`` in SI units."""
+def way_curves(cells: Iterable[Any], ways: Mapping[str, Way], value: Callable[[Any], float]) -> dict[str, Curve]:
+    """A curve for each way that has a style, over the bytes of its cells; ``value`` in SI units."""
     groups = grouped(cells, lambda cell: cell.way)
     return {
-        way.title: Curve(way.style, [_spot(getattr(cell, axis), value(cell), axis) for cell in groups[name]])
+        way.title: Curve(way.style, [Spot(cell.bytes, value(cell), format_bytes(cell.bytes)) for cell in groups[name]])
         for name, way in ways.items()
         if way.style and name in groups
     }
-
-
-def _spot(x: float, y: float, axis: str) -> Spot:
-    return Spot(x, y, format_bytes(int(x)) if axis == "bytes" else f"{x:g} {axis}")
 
 
 _THICKNESS = 0.42
@@ -162,7 +143,7 @@ def curves(
     pixels: int = 300,
     ends: Iterable[tuple[str, str]] | None = None,
     ends_named: bool = False,
-) -> Chart:
+) -> marks.Chart:
     """Curves by name, a panel for each pane.
 
     Args:
@@ -188,7 +169,7 @@ def curves(
         most = limit.get(title_of_pane) if isinstance(limit, Mapping) else limit
         if most is not None:
             pane["link limit"] = level(most, scale.text(most))
-        put(figure, row, *(_trace(name, curve, scale, places) for name, curve in pane.items()))
+        marks.put(figure, row, *(_trace(name, curve, scale, places) for name, curve in pane.items()))
         if scale.log:
             continue
         figure.update_yaxes(title_text=scale.title, rangemode="tozero", row=row, col=1)
@@ -200,26 +181,28 @@ def curves(
     x(figure, places)
     if ends_named:
         for row, (pane, scale) in enumerate(zip(drawn, scales, strict=True), start=1):
-            name_ends(figure, row, [_end(name, curve.spots, scale) for name, curve in pane.items() if not curve.rule])
+            marks.name_ends(
+                figure, row, [_end(name, curve.spots, scale) for name, curve in pane.items() if not curve.rule]
+            )
     if ends is None:
         ends = [(name, scales[0].text(curve.spots[-1].y)) for name, curve in drawn[0].items() if not curve.rule]
-    return Chart(key, title, caption, figure, alt_text(alt, ends))
+    return marks.Chart(key, title, caption, figure, marks.alt_text(alt, ends))
 
 
 def _trace(name: str, curve: Curve, y: Scale, places: Sequence[float]) -> go.Scatter:
     if curve.rule and len(curve.spots) == 1:
-        return line(
+        return marks.line(
             name, curve.style, [(spot.x, spot.y / y.unit, spot.words) for spot in curve.spots], cliponaxis=False
         )
     if curve.rule:
         text = f": {curve.spots[0].words}" if curve.spots[0].words else None
         values = [spot.y / y.unit for spot in curve.spots]
-        return reference(
+        return marks.reference(
             name, [min(max(spot.x, places[0]), places[-1]) for spot in curve.spots], values, text, curve.style.dash
         )
     points = [(spot.x, spot.y / y.unit, f"{spot.words}: {y.text(spot.y)}{spot.after}") for spot in curve.spots]
     whiskers = _whiskers([(spot.y, spot.bar) for spot in curve.spots], y, thickness=1, width=3)
-    return line(name, curve.style, points, mode=curve.mode, error_y=whiskers).update(line_shape=curve.shape)
+    return marks.line(name, curve.style, points, mode=curve.mode, error_y=whiskers).update(line_shape=curve.shape)
 
 
 def _whiskers(
@@ -234,10 +217,10 @@ def _whiskers(
     return {"type": "data", "array": above, "arrayminus": below, **look} if known else None
 
 
-def _end(name: str, spots: Sequence[Spot], y: Scale) -> End:
+def _end(name: str, spots: Sequence[Spot], y: Scale) -> marks.End:
     last = spots[-1]
     rises = len(spots) > 1 and spots[-2].y < 0.9 * last.y  # a flat end has room below
-    return End(name, y.text(last.y), last.x, last.y / y.unit, rises)
+    return marks.End(name, y.text(last.y), last.x, last.y / y.unit, rises)
 
 
 class TimePart(NamedTuple):
@@ -260,7 +243,7 @@ def parts_of_time(
     ends: Mapping[str, str] | None = None,
     axis: Scale | None = None,
     side_by_side: bool = False,
-) -> Chart:
+) -> marks.Chart:
     """A bar for each name, made up of parts.
 
     Args:
@@ -283,8 +266,8 @@ def parts_of_time(
         for place, part in enumerate(parts)
         if (values := {name: value for name, seconds in times.items() if (value := seconds[place]) is not None})
     ]
-    row_pixels = ROW_PIXELS + (12 * (len(drawn) - 1) if side_by_side else 0)
-    figure = panels([""], [AROUND_PIXELS + row_pixels * len(times)])
+    row_pixels = marks.ROW_PIXELS + (12 * (len(drawn) - 1) if side_by_side else 0)
+    figure = panels([""], [marks.AROUND_PIXELS + row_pixels * len(times)])
     for part, values in drawn:
         texts = list(map(axis.text, values.values()))
         bar = _bar(part, values, axis, texts, "%{fullData.name}: ", width=None if side_by_side else _THICKNESS)
@@ -295,17 +278,17 @@ def parts_of_time(
         bargap=_BAR_GAP,
         legend_traceorder="reversed" if side_by_side else "normal",
     )
-    names_above(figure, 1, list(times), *([(1 - _BAR_GAP) / 2] if side_by_side else []))
+    marks.names_above(figure, 1, list(times), *([(1 - _BAR_GAP) / 2] if side_by_side else []))
     figure.update_xaxes(title_text=axis.title, rangemode="tozero")
     if ends is None:
         ends = {name: axis.text(whole) for name, whole in wholes.items()}
         if side_by_side:
             ends = {f"{name}, {part.name}": axis.text(values[name]) for part, values in drawn for name in values}
     if not side_by_side:
-        end_labels(figure, 1, {name: (wholes[name] / axis.unit, words) for name, words in ends.items()})
+        marks.end_labels(figure, 1, {name: (wholes[name] / axis.unit, words) for name, words in ends.items()})
     if least is not None:
-        limit_marks(figure, 1, len(times), least / axis.unit)
-    return Chart(key, title, caption, figure, alt_text(alt, ends.items()))
+        marks.limit_marks(figure, 1, len(times), least / axis.unit)
+    return marks.Chart(key, title, caption, figure, marks.alt_text(alt, ends.items()))
 
 
 def _bar(
@@ -347,7 +330,7 @@ def bars(
     alt: str,
     *,
     limit: float | None = None,
-) -> Chart:
+) -> marks.Chart:
     """A bar for each name, a panel for each pane; the legend names the looks that have a name, where there are several.
 
     Args:
@@ -360,22 +343,22 @@ def bars(
     said = {
         title: [bar._replace(end=bar.end or scale.text(bar.value)) for bar in some] for title, some in panes.items()
     }
-    figure = panels(list(said), [ROW_PIXELS * len(pane) for pane in said.values()])
+    figure = panels(list(said), [marks.ROW_PIXELS * len(pane) for pane in said.values()])
     for row, pane in enumerate(said.values(), start=1):
         if limit is None:
             _bars(figure, row, pane, scale)
             reach = {bar.name: max(bar.value, *(bar.interval or (0.0,))) for bar in pane}
-            end_labels(figure, row, {bar.name: (reach[bar.name] / scale.unit, bar.end) for bar in pane})
+            marks.end_labels(figure, row, {bar.name: (reach[bar.name] / scale.unit, bar.end) for bar in pane})
         else:
             _bars(figure, row, [bar._replace(name=f"{bar.name}: {bar.end}") for bar in pane], scale)
-            limit_marks(figure, row, len(pane), limit / scale.unit)
+            marks.limit_marks(figure, row, len(pane), limit / scale.unit)
             top = max(limit, *(bar.value for bar in pane))
             figure.update_xaxes(range=[0, 1.04 * top / scale.unit], row=row, col=1)
     looks = {bar.look.name for pane in said.values() for bar in pane} - {""}
     figure.update_layout(barmode="stack", hovermode="y unified", showlegend=len(looks) > 1)
     figure.update_xaxes(title_text=scale.title, row=len(said), col=1)
     ends = [(", ".join(filter(None, (pane, bar.name))), bar.end) for pane, some in said.items() for bar in some]
-    return Chart(key, title, caption, figure, alt_text(alt, ends))
+    return marks.Chart(key, title, caption, figure, marks.alt_text(alt, ends))
 
 
 def _bars(figure: go.Figure, row: int, pane: Sequence[Bar], scale: Scale) -> None:
@@ -383,5 +366,5 @@ def _bars(figure: go.Figure, row: int, pane: Sequence[Bar], scale: Scale) -> Non
         texts = [bar.words or scale.text(bar.value) for bar in alike]
         whiskers = _whiskers([(bar.value, bar.interval) for bar in alike], scale, color=COLOURS["reference"])
         values = {bar.name: bar.value for bar in alike}
-        put(figure, row, _bar(look, values, scale, texts, width=_THICKNESS, error_x=whiskers))
-    names_above(figure, row, [bar.name for bar in pane])
+        marks.put(figure, row, _bar(look, values, scale, texts, width=_THICKNESS, error_x=whiskers))
+    marks.names_above(figure, row, [bar.name for bar in pane])

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out
-from pinscope.live.reading import snapshot_verdict
+from pinscope.live.findings import snapshot_verdict
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.run import Finding, Severity

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import platformdirs
 import typer
 from typer.completion import shell_complete
 from typer.core import TyperCommand, TyperGroup
@@ -17,13 +20,65 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 import pinscope
-from pinscope.cli.defaults import defaults
 from pinscope.cli.terminal import complain
 from pinscope.errors import BadInput, Cancelled, InvalidParameter, NotPossible, PinScopeError
 from pinscope.probes.proc import HERE
 from pinscope.store.choice import WORDS
-from pinscope.text import MOST_OF_ANOTHER, error_line
+from pinscope.text import MOST_OF_ANOTHER, error_line, quoted
 from pinscope.units import parse_seconds
+
+
+def settings_file() -> Path:
+    """Where the defaults are, on Linux ``~/.config/pinscope/pinscope.toml``; there need be none.
+
+    Raises:
+        RuntimeError: there is no home folder.
+    """
+    return platformdirs.user_config_path("pinscope", appauthor=False).absolute() / "pinscope.toml"
+
+
+def defaults(root: Any, called: str | None) -> dict[str, Any]:
+    """What the options of the command that is called are where they are not given, as its parser takes them.
+
+    Args:
+        root: the command ``pinscope``.
+        called: first word of the command line.
+
+    Raises:
+        BadInput: the file cannot be read, or names no command or option.
+    """
+    with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
+        file = settings_file()
+        try:
+            tables = tomllib.loads(file.read_text("utf-8"))
+            if unknown := set(tables) - set(root.commands):
+                raise ValueError(f"there is no command {quoted(min(unknown))}")
+            return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}
+        except (FileNotFoundError, PermissionError):
+            raise
+        except (OSError, ValueError) as error:  # what is no TOML among them
+            raise BadInput(f"{file}: {error_line(str(error))}") from None
+    return {}
+
+
+def _of(command: Any, table: Any, name: str) -> dict[str, Any]:
+    """A table of the file, with the parameters' own names; ``name``: of the command."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{name} must be a table: [{name}]")
+    inner = getattr(command, "commands", {})
+    options = {
+        word.removeprefix("--"): option.name for option in command.params for word in option.opts if word[:2] == "--"
+    }
+    made = {}
+    for key, value in table.items():
+        if key in inner:
+            made[key] = _of(inner[key], value, f"{name}.{key}")
+        elif key in options and not inner:
+            made[options[key]] = value
+        else:
+            raise ValueError(f"[{name}] has no {quoted(key)}; there are: {', '.join(inner or options)}")
+    return made
+
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("machine", "doctor", "Check this machine: what can be measured, links, limits, advice."),

@@ -9,16 +9,7 @@ from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
-from pinscope.cli.terminal import (
-    LOOK_SECONDS,
-    SEVERITY_STYLES,
-    Stop,
-    complain,
-    console,
-    print_line,
-    print_prose,
-    print_table,
-)
+from pinscope.cli import terminal
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
@@ -34,7 +25,7 @@ LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
 
 
-def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
+def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> None:
     """Show how far the run is until its child ends or somebody asks to stop.
 
     A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
@@ -44,7 +35,7 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
     if run.lab == "host":  # only GPU runs were recorded to compare with
         about += ", longer on a slow processor"
     stops = "Ctrl-C stops and keeps what was measured"
-    complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
+    terminal.complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
         while job.child.poll() is None and not stop.asked:
@@ -53,10 +44,10 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: Stop) -> None:
                 failing = False
             except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
                 if not failing and job.child.poll() is None:
-                    complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
+                    terminal.complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
                 failing = True
             with suppress(TimeoutExpired):
-                job.child.wait(LOOK_SECONDS)
+                job.child.wait(terminal.LOOK_SECONDS)
 
 
 def say_how_it_ended(run: Run) -> int:
@@ -64,7 +55,7 @@ def say_how_it_ended(run: Run) -> int:
     if run.status == "done":
         return 0
     reason = f": {one_line(run.error)}" if run.error else ""
-    complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
+    terminal.complain(f"run {run.id} {'failed' if run.status == 'failed' else f'was {run.status}'}{reason}")
     return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
 
 
@@ -81,7 +72,7 @@ def _progress_bar(endless: bool) -> Iterator[Callable[[Progress], None]]:
 
     share = () if endless else (BarColumn(), TaskProgressColumn())
     columns = (*share, TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console(sys.stderr), transient=True) as bar:
+    with Progress(*columns, console=terminal.console(sys.stderr), transient=True) as bar:
         task = bar.add_task("starting", total=None if endless else 1.0)
         yield lambda progress: bar.update(task, completed=progress.fraction, description=one_line(progress.message))
 
@@ -95,7 +86,7 @@ def _lines(endless: bool) -> Iterator[Callable[[Progress], None]]:
         nonlocal said, waiting
         if progress.waiting_for != waiting or time.monotonic() - said >= LINE_SECONDS:
             waiting, said = progress.waiting_for, time.monotonic()
-            complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
+            terminal.complain(f"{'' if endless else f'{progress.fraction:.0%} '}{one_line(progress.message)}")
 
     yield show
 
@@ -104,23 +95,23 @@ def print_outcome(document: Document) -> None:
     """What a person wants after a run: headline, findings, and what to do next."""
     run = document.run
     _print_question(document)
-    print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
+    terminal.print_line(f"{facts.place(run)}, {run.status}, {run.observations:,} observations\n")
     _print_verdict(document.reading)
     _print_headline(document.reading.headline)
     print_findings(facts.by_severity(document.reading.findings))
     if run.observations:
-        print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+        terminal.print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
     else:
-        print_line(f"Run {run.id} measured nothing.")
+        terminal.print_line(f"Run {run.id} measured nothing.")
 
 
 def print_run(document: Document) -> None:
     """Everything about a run but its raw rows."""
     _print_question(document)
-    print_line()
+    terminal.print_line()
     _print_verdict(document.reading)
-    print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
-    print_table(("", ""), facts.parameter_facts(document), title="Parameters")
+    terminal.print_table(("", ""), [*facts.run_facts(document.run), ("Host", document.run.environment.host)])
+    terminal.print_table(("", ""), facts.parameter_facts(document), title="Parameters")
     print_below_verdict(document.reading)
 
 
@@ -138,33 +129,33 @@ def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its numbers and what to do."""
     for finding in findings:
         title = f"{facts.SEVERITY_WORDS[finding.severity]}: {one_line(finding.title)}"
-        print_prose(title, hanging="  ", style=SEVERITY_STYLES[finding.severity])
-        print_prose(finding.detail, "  ", "  ")
+        terminal.print_prose(title, hanging="  ", style=terminal.SEVERITY_STYLES[finding.severity])
+        terminal.print_prose(finding.detail, "  ", "  ")
         for quantity in finding.evidence:
-            print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
-        print_prose(f"→ {finding.advice}", "  ", "    ")
-        print_line()
+            terminal.print_prose(one_line(f"· {quantity.name}: {facts.quantity_text(quantity)}"), "  ", "    ")
+        terminal.print_prose(f"→ {finding.advice}", "  ", "    ")
+        terminal.print_line()
         if finding.code:
-            print_line(finding.code)
+            terminal.print_line(finding.code)
 
 
 def _print_question(document: Document) -> None:
     """What was asked, and what a reader must know before the figures."""
     run = document.run
-    print_prose(f"{document.title}: {document.question}")
+    terminal.print_prose(f"{document.title}: {document.question}")
     for caveat in [*facts.caveats(run), *facts.further_notes(run)]:
-        print_prose(f"Note: {caveat}")
+        terminal.print_prose(f"Note: {caveat}")
 
 
 def _print_verdict(reading: Reading) -> None:
     if reading.verdict:
-        print_prose(one_line(reading.verdict), style="bold")
-        print_line()
+        terminal.print_prose(one_line(reading.verdict), style="bold")
+        terminal.print_line()
 
 
 def _print_headline(headline: Sequence[Quantity]) -> None:
     if headline:
-        print_table(
+        terminal.print_table(
             ("", ""), [(quantity.name, facts.quantity_text(quantity)) for quantity in headline], title="Headline"
         )
 
@@ -172,7 +163,7 @@ def _print_headline(headline: Sequence[Quantity]) -> None:
 def print_reading_table(table: Table) -> None:
     """A table of a reading, with its note."""
     columns, rows, numbers = facts.barred(table)
-    print_table(columns, rows, title=table.title, numbers=numbers)
+    terminal.print_table(columns, rows, title=table.title, numbers=numbers)
     if table.note:
-        print_prose(table.note)
-        print_line()
+        terminal.print_prose(table.note)
+        terminal.print_line()

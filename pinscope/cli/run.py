@@ -21,8 +21,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import Request, Worker, cancel, ended_run, prepare, reconcile, start, usable_gpu, workers_for
-from pinscope.runner.suite import ALL, select
+from pinscope.runner import jobs
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import saved_line
@@ -49,7 +48,7 @@ class RunCommand(TyperCommand):
             UnknownName: there is no such experiment.
         """
         name = ctx.meta.get(__name__)
-        if isinstance(name, str) and name != ALL:
+        if isinstance(name, str) and name != jobs.ALL:
             _format_experiment(find(name).experiment, formatter)
             return
         super().format_help(ctx, formatter)
@@ -86,7 +85,7 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
 
 def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params, "cuda"):
+    for parameter, full, quick in parameter_defaults(experiment.Params):
         default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
         yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
 
@@ -96,7 +95,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 def experiment_names() -> list[tuple[str, str]]:
     """The experiments and what each is about: for the shell's completion."""
-    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (ALL, "All of them")]
+    return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (jobs.ALL, "All of them")]
 
 
 @app.command("run", cls=RunCommand)
@@ -138,9 +137,11 @@ def run(
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     labels = checked_labels(name=name, tags=tag or ())
     environment = capture_environment()
-    if lab is None and not usable_gpu(environment):
+    if lab is None and not jobs.usable_gpu(environment):
         complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
-    selection = select(Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment)
+    selection = jobs.select_experiments(
+        jobs.Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment
+    )
     for line in selection.left_out:
         complain(f"left out: {line}")
     documents: list[dict[str, Any]] = []
@@ -148,10 +149,10 @@ def run(
     code = 0
     store = Store()
     with Stop() as stop, store:  # closed before a signal can end this again
-        reconcile(store)
-        with workers_for(store, selection.requests) as workers:
+        jobs.reconcile(store)
+        with jobs.workers_for(store, selection.requests) as workers:
             for request, worker in zip(selection.requests, workers, strict=True):
-                ended, rows, run_code = measure(store, prepare(request, capture_environment()), worker, stop)
+                ended, rows, run_code = measure(store, jobs.prepare(request, capture_environment()), worker, stop)
                 document = open_document(ended, rows, with_charts=False)
                 if as_json:
                     documents.append(run_document(document))
@@ -162,8 +163,8 @@ def run(
                 if stop.asked:
                     break
     if as_json:
-        print_json({"format": documents[0]["format"], "runs": documents} if experiment == ALL else documents[0])
-    elif experiment == ALL:
+        print_json({"format": documents[0]["format"], "runs": documents} if experiment == jobs.ALL else documents[0])
+    elif experiment == jobs.ALL:
         print_table(("experiment", "verdict", "first figure"), summary, title="All experiments")
     return code
 
@@ -204,22 +205,22 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
 
 
 def measure(
-    store: Store, prepared: ExperimentRun, worker: Worker | None, stop: Stop
+    store: Store, prepared: ExperimentRun, worker: jobs.Worker | None, stop: Stop
 ) -> tuple[Run, Sequence[StoredRow], int]:
     """Have a run measured to its end; the run as it ended, its observations, and the exit code that fits.
 
     A run that failed or was stopped is reported on stderr at once; its result is still printed.
     """
-    job = start(store, prepared, worker)
+    job = jobs.start(store, prepared, worker)
     follow(store, prepared, job, stop)
     if stop.asked:
         complain(f"cancelling run {prepared.id} …")
         try:
-            cancel(store, prepared.id)
+            jobs.cancel(store, prepared.id)
         except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
             job.child.terminate()
     child_code = job.child.wait()
-    ended, rows, is_stored = ended_run(store, prepared.id)
+    ended, rows, is_stored = jobs.ended_run(store, prepared.id)
     code = say_how_it_ended(ended)
     if code == MeasurementFailed.exit_code and child_code == NotPossible.exit_code:
         code = child_code
@@ -254,7 +255,7 @@ def record(
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
     store = Store()
     with Stop() as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
-        reconcile(store)
+        jobs.reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from pinscope.dashboard import state
+from pinscope.dashboard import state, widgets
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.parameter_form import parameter_form
 from pinscope.dashboard.run_view import badges, run_answer, run_link, run_progress
 from pinscope.dashboard.state import open_run
-from pinscope.dashboard.widgets import (
-    answer,
-    experiment_title,
-    heading,
-    help_links,
-    plain,
-    show_error,
-    storage_note,
-    title,
-)
 from pinscope.errors import PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, Entry, find, method
@@ -36,14 +26,14 @@ from pinscope.units import format_bytes, format_duration
 
 def show() -> None:
     """Draw the page: what runs first, then the form."""
-    heading(EXPERIMENTS_PAGE)
+    widgets.heading(EXPERIMENTS_PAGE)
     store = state.store()
     _now(store, st.query_params.get("run"))
     entry = _choose()
-    st.header(plain(entry.experiment.question), anchor=False)
+    st.header(widgets.plain(entry.experiment.question), anchor=False)
     with st.expander("How it is measured", icon=":material/menu_book:"):
-        st.markdown(plain(method(entry.experiment)))
-        help_links({"How to read it, and what to do": f"experiments/{entry.experiment.name}"})
+        st.markdown(widgets.plain(method(entry.experiment)))
+        widgets.help_links({"How to read it, and what to do": f"experiments/{entry.experiment.name}"})
     _set_up(store, entry)
 
 
@@ -52,7 +42,7 @@ def _now(store: Store, started: str | None) -> None:
     if st.session_state.pop("just-started", False):
         st.toast("Started. The run is at the top of this page.", icon=":material/play_arrow:")
     running = store.unfinished()
-    storage_note(store)
+    widgets.storage_note(store)
     for run in running:
         run_progress(store, run, with_chart=run.id == started)
     if started and started not in [run.id for run in running]:
@@ -64,13 +54,13 @@ def _now(store: Store, started: str | None) -> None:
 
 def _ended(store: Store, run: Run) -> None:
     with st.container(border=True, key="ended"):
-        st.markdown(f"**{plain(title(run))}**")
+        st.markdown(f"**{widgets.plain(widgets.title(run))}**")
         badges(run)
         if run.error:
-            st.error(plain(sentence(run.error)))
+            st.error(widgets.plain(sentence(run.error)))
         opened = open_run(store, run)
         if opened.document:
-            answer(opened.document.reading)
+            widgets.answer(opened.document.reading)
         run_link(run, "**Open the result**", RUNS.icon)
 
 
@@ -81,7 +71,7 @@ def _choose() -> Entry:
         names,
         default=names[0],
         required=True,
-        format_func=experiment_title,
+        format_func=widgets.experiment_title,
         key="experiment",
         bind="query-params",
         label_visibility="collapsed",
@@ -95,7 +85,7 @@ def _set_up(store: Store, entry: Entry) -> None:
     recording = newest_recordings().get(entry.name)
     if refusal and recording and not state.environment().devices:
         st.info(
-            f"{plain(sentence(refusal))} No GPU was found here: the run below was measured on another machine.",
+            f"{widgets.plain(sentence(refusal))} No GPU was found here: the run below was measured on another machine.",
             title="This experiment needs a GPU",
             icon=":material/inventory_2:",
         )
@@ -112,7 +102,7 @@ def _set_up(store: Store, entry: Entry) -> None:
         try:
             run = prepare(request, state.environment())
         except PinScopeError as error:
-            show_error(error)
+            widgets.show_error(error)
             st.button("Start", type="primary", width="stretch", disabled=True, key="start-refused")
             return
         _budget(run, gpu)
@@ -145,7 +135,7 @@ def _choose_place(experiment: AnyExperiment) -> tuple[Device | None, bool]:
         )
     gpu = possible[titles.index(chosen) if chosen in titles else 0]
     if gpu is None:
-        st.caption(plain(HOST_MODEL_NOTE))
+        st.caption(widgets.plain(HOST_MODEL_NOTE))
     return gpu, size != "Full"
 
 
@@ -164,7 +154,7 @@ def _budget(run: ExperimentRun, gpu: Device | None) -> None:
             st.metric("Time (estimate)", format_duration(budget.seconds), help=estimate)
         st.caption(f"Safe to pin here: up to {safe}.{free}")
         for note in run.notes:
-            st.caption(f":material/sticky_note_2: {plain(note)}")
+            st.caption(f":material/sticky_note_2: {widgets.plain(note)}")
 
 
 def _start_button(store: Store, request: Request, where: str) -> None:
@@ -182,7 +172,7 @@ def _start_button(store: Store, request: Request, where: str) -> None:
         st.query_params["run"] = run.id
         # Not st.switch_page: a refresh of a progress bar that waits its turn would take the browser back to this page.
         st.rerun()
-    st.caption(f"Runs on {plain(where)} in a process of its own. You may close this page.")
+    st.caption(f"Runs on {widgets.plain(where)} in a process of its own. You may close this page.")
 
 
 if __name__ == "__main__":

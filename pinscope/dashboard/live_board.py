@@ -17,8 +17,7 @@ from typing import Any
 import streamlit as st
 
 from pinscope.charts.theme import COLOURS
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import snapshot_verdict
+from pinscope.live.findings import snapshot_findings, snapshot_verdict
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import BANDS, SERIES, Curve, growing, holder_trends, moments, within
 from pinscope.live.source import LiveSource, open_source
@@ -26,18 +25,8 @@ from pinscope.records.figure import Figure, figures
 from pinscope.records.run import Finding
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot, Unreadable
 from pinscope.records.timeline import Event, EventKind
+from pinscope.report import snapshot_facts
 from pinscope.report.facts import SEVERITY_WORDS, Fact, by_severity, quantity_text
-from pinscope.report.snapshot_facts import (
-    COLUMNS,
-    HolderRow,
-    device_facts,
-    figure_text,
-    gpus_text,
-    holder_facts,
-    holder_rows,
-    host_facts,
-    share_text,
-)
 from pinscope.report.write import render_snapshot
 from pinscope.text import one_line, sentence
 from pinscope.units import format_bytes, format_seconds
@@ -80,10 +69,10 @@ def document(history: History, window_seconds: float) -> Json:
         "took": format_seconds(snapshot.cpu_seconds),
         "verdict": one_line(snapshot_verdict(snapshot)),
         "figures": _figures(snapshot.host, _HOST),
-        "host": _numbered(_fact(fact) for fact in host_facts(snapshot.host)),
+        "host": _numbered(_fact(fact) for fact in snapshot_facts.host_facts(snapshot.host)),
         "columns": {
             name: {"label": figure.label, "help": figure.help, "hidden": figure.page == "hidden"}
-            for name, figure in COLUMNS.items()
+            for name, figure in snapshot_facts.COLUMNS.items()
             if figure.page and (snapshot.probe is not None or not figure.probed)
         },
         "holders": _holders(history, snapshot, window_seconds),
@@ -132,8 +121,8 @@ def _figures(record: HostTotals | DeviceFigures, chosen: Sequence[Figure]) -> Js
         note = record.note(figure.field)
         cards[figure.field] = {
             "label": figure.label,
-            "text": figure_text(record, figure.field, figure.unit, because=False),
-            "below": share_text(record, figure.field) or "",
+            "text": snapshot_facts.figure_text(record, figure.field, figure.unit, because=False),
+            "below": snapshot_facts.share_text(record, figure.field) or "",
             "help": f"{figure.help} {sentence(note)}" if note else figure.help,
         }
     return cards
@@ -142,7 +131,7 @@ def _figures(record: HostTotals | DeviceFigures, chosen: Sequence[Figure]) -> Js
 def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Json:
     """Most bytes first; those that only lock memory are marked, as that is not pinned."""
     lately = within(history.samples, window_seconds)
-    rows = holder_rows(snapshot.holders, growing(lately))
+    rows = snapshot_facts.holder_rows(snapshot.holders, growing(lately))
     curves = holder_trends(lately, TREND_STEPS)
     return {
         holder_key(row.holder): _holder(row, rank, curves.get((row.holder.pid, row.holder.started_at), ()))
@@ -150,7 +139,7 @@ def _holders(history: History, snapshot: Snapshot, window_seconds: float) -> Jso
     }
 
 
-def _holder(row: HolderRow, rank: int, curve: Curve) -> Json:
+def _holder(row: snapshot_facts.HolderRow, rank: int, curve: Curve) -> Json:
     holder = row.holder
     highest = max((step or 0.0 for step in curve), default=0.0) or 1.0
     return {
@@ -159,8 +148,10 @@ def _holder(row: HolderRow, rank: int, curve: Curve) -> Json:
         "pid": holder.pid,
         "only_locked": row.only_locked,
         "grows": row.growing,
-        "cells": {name: [row.amounts[name], row.text(name)] for name, figure in COLUMNS.items() if figure.page},
-        "gpus": gpus_text(row.gpus),
+        "cells": {
+            name: [row.amounts[name], row.text(name)] for name, figure in snapshot_facts.COLUMNS.items() if figure.page
+        },
+        "gpus": snapshot_facts.gpus_text(row.gpus),
         "trend": [round(TREND_HEIGHT * (step or 0.0) / highest) for step in curve],
         "user": one_line(holder.user or ""),
         "container": one_line(holder.container or ""),
@@ -174,7 +165,7 @@ def _device(device: DeviceFigures) -> Json:
     return {
         "title": f"GPU {device.index}: {one_line(device.name)}",
         "figures": _figures(device, _GPU),
-        "facts": _numbered(_fact(fact) for fact in device_facts(device)),
+        "facts": _numbered(_fact(fact) for fact in snapshot_facts.device_facts(device)),
     }
 
 
@@ -210,7 +201,7 @@ def _events(events: Sequence[Event], begin: datetime) -> Json:
             "event": _EVENTS[event.kind],
             "name": one_line(event.name),
             "pid": event.pid,
-            "memory": COLUMNS[f"{event.what}_bytes"].label,
+            "memory": snapshot_facts.COLUMNS[f"{event.what}_bytes"].label,
             "change": f"{'+' if event.change_bytes > 0 else '−'} {format_bytes(abs(event.change_bytes))}",
             "total": format_bytes(event.total_bytes),
         }
@@ -329,7 +320,11 @@ class Board:
 def _facts(view: View, chosen: str = "") -> Json:
     """All that is known of the process with that key, or of each; one that holds nothing any more is left out."""
     keyed = {holder_key(holder): holder for holder in (view.history.latest.holders if view.history.latest else ())}
-    return {key: [_fact(fact) for fact in holder_facts(holder)] for key, holder in keyed.items() if chosen in ("", key)}
+    return {
+        key: [_fact(fact) for fact in snapshot_facts.holder_facts(holder)]
+        for key, holder in keyed.items()
+        if chosen in ("", key)
+    }
 
 
 def _wait_seconds(history: History) -> float:

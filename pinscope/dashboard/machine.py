@@ -18,12 +18,11 @@ from pinscope.dashboard.widgets import cards as draw_cards
 from pinscope.dashboard.widgets import errors_shown, experiment_title, fact_table, plain, prose, utc
 from pinscope.errors import PinScopeError
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
-from pinscope.live.reading import gpu_verdict
+from pinscope.live.findings import gpu_verdict
 from pinscope.records.environment import Device, Environment
 from pinscope.records.run import ExperimentRun, Finding, Run
 from pinscope.report.facts import Document, by_severity, gpu_facts, link_text
-from pinscope.runner.jobs import Request
-from pinscope.runner.suite import ALL, Suite, possible, select
+from pinscope.runner.jobs import ALL, Request, Suite, possible, select_experiments
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence
@@ -159,7 +158,7 @@ def machine_requests(environment: Environment) -> Sequence[Request]:
         NotPossible: none can run here.
     """
     first, *others = environment.devices
-    requests = [*select(Request(ALL, "cuda", first.index, quick=True), environment).requests]
+    requests = [*select_experiments(Request(ALL, "cuda", first.index, quick=True), environment).requests]
     for gpu in others:
         requests += possible([Request(name, "cuda", gpu.index, quick=True) for name in SHOWN], environment).requests
     return requests

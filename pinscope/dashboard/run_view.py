@@ -33,17 +33,7 @@ from pinscope.errors import BadInput
 from pinscope.experiments.registry import charts_of, find_reader
 from pinscope.records.base import BUNDLE_ROWS, UPLOAD_MIB
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
-from pinscope.report.facts import (
-    called,
-    caveats,
-    environment_facts,
-    further_notes,
-    gaps,
-    parameter_facts,
-    quantity_text,
-    run_facts,
-    size_word,
-)
+from pinscope.report import facts
 from pinscope.report.write import render
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import SUFFIX, AnonymousStore
@@ -71,7 +61,7 @@ def badges(run: Run) -> None:
     """Status, size and origin, side by side, in one element: a list of runs has many, and each costs a browser time."""
     colour, icon = _STATUS[run.status]
     marks = [f":{colour}-badge[{icon} {run.status}]"]
-    if size := size_word(run):
+    if size := facts.size_word(run):
         marks.append(f":gray-badge[{size}]")
     if run.lab == "host":
         marks.append(f":violet-badge[{LAB_TITLES['host']}]")
@@ -215,11 +205,11 @@ def _line(store: Store, run: Run, *places: DeltaGenerator, tick: Callable[[Run],
             tick(run)
     with name, st.container(gap="xsmall"):
         run_link(run)
-        if words := called(run):
+        if words := facts.called(run):
             st.markdown(plain(words))
     said.markdown(prose(run.verdict or run.error or ""))
     if run.figure:
-        figure.markdown(f"**{prose(quantity_text(run.figure))}**  \n{prose(run.figure.name)}")
+        figure.markdown(f"**{prose(facts.quantity_text(run.figure))}**  \n{prose(run.figure.name)}")
     with measured, st.container(gap="xsmall"):
         badges(run)
         host, run_id = plain(run.environment.host), plain(run.id)
@@ -273,10 +263,10 @@ def run_header(opened: OpenedRun, with_title: bool = True) -> None:
         if document.reading.verdict:
             st.subheader(prose(document.reading.verdict), anchor=False)
     badges(run)
-    for words in filter(None, (called(run), run.note)):
+    for words in filter(None, (facts.called(run), run.note)):
         st.markdown(plain(words))
-    notes = caveats(run)
-    grave = gaps(run) if run.status == "done" else notes
+    notes = facts.caveats(run)
+    grave = facts.gaps(run) if run.status == "done" else notes
     parts = [utc(run.created_at), plain(run.environment.host), f"run {plain(run.id)}"]
     st.caption(" · ".join([*parts, *(plain(note) for note in notes if note not in grave)]))
     for note in grave:
@@ -297,16 +287,16 @@ def run_view(opened: OpenedRun) -> None:
         else:
             widgets.reading_below_verdict(document.reading, document.charts)
     st.header("Method, machine and raw data", anchor=False)
-    for note in further_notes(run):
+    for note in facts.further_notes(run):
         st.caption(f":material/sticky_note_2: {plain(note)}")
     if document and document.method:
         with st.expander("Method", icon=":material/science:"):
             st.markdown(plain(document.method))
             help_links({"How to read it, and what to do": f"experiments/{run.experiment}"})
     with st.expander("Run and parameters", icon=":material/tune:"):
-        widgets.fact_table([*run_facts(run), *(parameter_facts(document) if document else ())])
+        widgets.fact_table([*facts.run_facts(run), *(facts.parameter_facts(document) if document else ())])
     with st.expander("Machine", icon=":material/memory:"):
-        widgets.fact_table(environment_facts(run.environment))
+        widgets.fact_table(facts.environment_facts(run.environment))
     label = f"Raw observations ({len(opened.rows):,})"
     with st.expander(label, icon=":material/table_rows:", key="raw", on_change="rerun") as raw:
         if raw.open:

@@ -6,7 +6,8 @@ PyTorch by ``torch_pinned``, each when it is needed; NumPy before. Files are tou
 
 ``protocol`` is the Lab; ``cuda`` one with a GPU (``cuda_handles``, ``cuda_memory``), ``hostmodel`` one without
 (``hostengine``). ``harness`` repeats and checks the budget, gives the driver's own memory and opens labs in helper
-processes; ``child_processes`` runs those. ``backing`` is under memory, ``pattern`` in it; ``placement`` says on which
-node, ``pinning`` how it is pinned, ``pinned_array`` is ``pinscope.pinned_empty``, ``shared_memory`` what it shares by
-name; ``cgroup_sandbox`` sets a limit.
+processes; ``child_processes`` runs those. ``backing`` is under memory, also what processes share by name;
+``pattern`` in it; ``placement`` says on which node, ``pinning`` how it is pinned; ``pinned_array`` is
+``pinscope.pinned_empty``;
+``cgroup_sandbox`` sets a limit.
 """

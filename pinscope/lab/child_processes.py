@@ -29,9 +29,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from pinscope import isolation
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, PinScopeError
-from pinscope.probes.child_lifetime import die_with_parent, start_child
 from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.process import die_with_parent, start_child
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:

@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.statistics import summarize
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
+from pinscope.lab import cuda_memory
 from pinscope.lab.backing import PAGE, OwnMemory, touch, why_not_backing
 from pinscope.lab.cuda_handles import SOURCE, CudaCounters, CudaEvent, CudaStream, DevicePart, Gate
-from pinscope.lab.cuda_memory import (
-    DEVICE_TO_DEVICE,
-    DEVICE_TO_HOST,
-    HOST_TO_DEVICE,
-    HostPart,
-    MemoryMeter,
-    allocate,
-    host_memory,
-    registered_memory,
-)
 from pinscope.lab.pattern import WORD_BYTES, Block, Pattern, words_at
 from pinscope.lab.placement import HostNodes, preferring
 from pinscope.lab.protocol import (
@@ -132,9 +123,9 @@ class CudaLab:
         self._block = Block.random(self._seed)
         words = self._block.words
         block = self._stack.enter_context(self.device_buffer(words.nbytes))
-        runtime.memcpy(block.address, words.ctypes.data, words.nbytes, HOST_TO_DEVICE)
+        runtime.memcpy(block.address, words.ctypes.data, words.nbytes, cuda_memory.HOST_TO_DEVICE)
         self._block_address = block.address
-        self._meter = self._stack.enter_context(MemoryMeter(runtime.deviceGetPCIBusId(self._ordinal)))
+        self._meter = self._stack.enter_context(cuda_memory.MemoryMeter(runtime.deviceGetPCIBusId(self._ordinal)))
         self._scratch = self._stack.enter_context(self.device_buffer(8))
         self._own_stream = self._stack.enter_context(self.stream())
         self._gate = self._stack.enter_context(Gate())
@@ -198,7 +189,7 @@ class CudaLab:
             return
         with ExitStack() as stack:
             with preferring(self._prefers):
-                buffer = stack.enter_context(host_memory(nbytes, memory))
+                buffer = stack.enter_context(cuda_memory.host_memory(nbytes, memory))
             stack.enter_context(self.host_nodes.holding(buffer.address, nbytes))
             yield buffer
 
@@ -207,12 +198,12 @@ class CudaLab:
         self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
     ) -> Iterator[HostBuffer]:
         with OwnMemory(nbytes, backing, descriptor) as memory, self.host_nodes.holding(memory.address, nbytes):
-            yield HostPart(memory.address, nbytes, "pageable")
+            yield cuda_memory.HostPart(memory.address, nbytes, "pageable")
 
     @contextmanager
     def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostBuffer]:
         runtime.setDevice(self._ordinal)
-        with registered_memory(buffer, portable) as registered:
+        with cuda_memory.registered_memory(buffer, portable) as registered:
             yield registered
 
     @property
@@ -225,13 +216,15 @@ class CudaLab:
     @contextmanager
     def exported_buffer(self, nbytes: int) -> Iterator[tuple[DeviceBuffer, str]]:
         with self.device_buffer(nbytes) as buffer:
-            handle = allocate(lambda: runtime.ipcGetMemHandle(buffer.address), nbytes, "an IPC handle")
+            handle = cuda_memory.allocate(lambda: runtime.ipcGetMemHandle(buffer.address), nbytes, "an IPC handle")
             yield buffer, bytes(handle).hex()
 
     @contextmanager
     def imported_buffer(self, handle: str, nbytes: int) -> Iterator[DeviceBuffer]:
         runtime.setDevice(self._ordinal)
-        address = allocate(lambda: runtime.ipcOpenMemHandle(bytes.fromhex(handle)), nbytes, "another's GPU memory")
+        address = cuda_memory.allocate(
+            lambda: runtime.ipcOpenMemHandle(bytes.fromhex(handle)), nbytes, "another's GPU memory"
+        )
         try:
             yield DevicePart(address, nbytes)
         finally:
@@ -244,7 +237,7 @@ class CudaLab:
     @contextmanager
     def device_buffer(self, nbytes: int) -> Iterator[DeviceBuffer]:
         runtime.setDevice(self._ordinal)
-        address = allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
+        address = cuda_memory.allocate(lambda: runtime.malloc(nbytes), nbytes, f"memory of GPU {self.device}")
         try:
             yield DevicePart(address, nbytes)
         finally:
@@ -281,7 +274,7 @@ class CudaLab:
             queue = require_type(stream, CudaStream)
             if queue.held and source.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, HOST_TO_DEVICE, queue.handle)
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, cuda_memory.HOST_TO_DEVICE, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
@@ -290,13 +283,13 @@ class CudaLab:
             queue = require_type(stream, CudaStream)
             if queue.held and target.memory == "pageable":
                 raise never_ends("a copy of pageable memory")
-            runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_HOST, queue.handle)
+            runtime.memcpyAsync(target.address, source.address, target.nbytes, cuda_memory.DEVICE_TO_HOST, queue.handle)
         else:
             self._copy_words(target.address, source.address, target.nbytes, stream)
 
     def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
         handle = require_type(stream, CudaStream).handle
-        runtime.memcpyAsync(target.address, source.address, target.nbytes, DEVICE_TO_DEVICE, handle)
+        runtime.memcpyAsync(target.address, source.address, target.nbytes, cuda_memory.DEVICE_TO_DEVICE, handle)
 
     def copy_both_ways(
         self,
@@ -381,7 +374,7 @@ class CudaLab:
         return Pattern.fresh(self._generator)
 
     def fill(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> None:
-        if isinstance(buffer, HostPart):
+        if isinstance(buffer, cuda_memory.HostPart):
             self._on_host(self._block.lay, buffer, pattern)
             return
         self.compute(self._own_stream, _NO_LOAD, LoadData(buffer, pattern, "produce"))
@@ -389,7 +382,7 @@ class CudaLab:
 
     def wrong_words(self, buffer: HostBuffer | DeviceBuffer, pattern: Pattern) -> int:
         # The CPU reads write-combined memory uncached, at a hundredth of the speed: the GPU checks it instead.
-        if isinstance(buffer, HostPart) and buffer.memory != "write_combined":
+        if isinstance(buffer, cuda_memory.HostPart) and buffer.memory != "write_combined":
             return sum(self._on_host(self._block.count_wrong, buffer, pattern))
         with self.counters(1) as wrong:
             self.compute(self._own_stream, _NO_LOAD, LoadData(buffer, pattern, "consume"), wrong)
@@ -397,7 +390,7 @@ class CudaLab:
             return wrong.read()[0]
 
     def _on_host(
-        self, work: Callable[[NDArray[np.uint64], Pattern], _Result], buffer: HostPart, pattern: Pattern
+        self, work: Callable[[NDArray[np.uint64], Pattern], _Result], buffer: cuda_memory.HostPart, pattern: Pattern
     ) -> list[_Result]:
         """Lay or check host memory with several threads: one alone moves a tenth of what the GPU does."""
         parts = range(0, buffer.nbytes, THREAD_BYTES)

@@ -36,21 +36,8 @@ from typing import Self
 import numpy as np
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotPossible
+from pinscope.lab import hostengine
 from pinscope.lab.backing import OwnMemory, lock, shared_region, touch, unlock, why_not_backing
-from pinscope.lab.hostengine import (
-    Area,
-    Clock,
-    Engine,
-    Fault,
-    Gate,
-    HostArea,
-    HostEvent,
-    HostStream,
-    StagingRing,
-    Work,
-    move,
-    wait_until,
-)
 from pinscope.lab.pattern import Block, Pattern, threads_take_turns_quickly, words_at
 from pinscope.lab.placement import HostNodes
 from pinscope.lab.protocol import (
@@ -69,7 +56,7 @@ from pinscope.lab.protocol import (
 from pinscope.probes.host_memory import page_table_bytes
 from pinscope.records.run import Backing, HostMemory, LabKind
 
-STAGING_BYTES = 2 * StagingRing.nbytes
+STAGING_BYTES = 2 * hostengine.StagingRing.nbytes
 """Locked by the lab itself while it is open: one staging ring a direction."""
 SAMPLE_WORDS = 512
 """A consuming load checks one word in so many (one a page), so that the check fits into a short load."""
@@ -109,16 +96,16 @@ class HostModelLab:
     device = 0
     device_id = "host"
 
-    def __init__(self, clock: Clock = time.perf_counter, seed: int | None = None) -> None:
+    def __init__(self, clock: hostengine.Clock = time.perf_counter, seed: int | None = None) -> None:
         self.host_nodes = HostNodes()
         self.near: Mapping[int, int] = {}
         self._clock = clock
-        self._fault = Fault()
-        self._to_device = Engine("host-to-device copy", clock, self._fault)
-        self._to_host = Engine("device-to-host copy", clock, self._fault)
-        self._compute = Engine("compute", clock, self._fault)
-        self._ring_to_device = StagingRing(self._to_device)
-        self._ring_to_host = StagingRing(self._to_host)
+        self._fault = hostengine.Fault()
+        self._to_device = hostengine.Engine("host-to-device copy", clock, self._fault)
+        self._to_host = hostengine.Engine("device-to-host copy", clock, self._fault)
+        self._compute = hostengine.Engine("compute", clock, self._fault)
+        self._ring_to_device = hostengine.StagingRing(self._to_device)
+        self._ring_to_host = hostengine.StagingRing(self._to_host)
         self._open = ExitStack()
         self._block = Block.random(seed)
         self._generator = np.random.Generator(np.random.SFC64())
@@ -172,7 +159,7 @@ class HostModelLab:
             return self.device_id
 
     @contextmanager
-    def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[HostArea]:
+    def host_buffer(self, nbytes: int, memory: HostMemory, backing: Backing = "4k") -> Iterator[hostengine.HostArea]:
         """Touched host memory.
 
         Raises:
@@ -190,14 +177,14 @@ class HostModelLab:
     @contextmanager
     def ordinary_memory(
         self, nbytes: int, backing: Backing | None = None, descriptor: int | None = None
-    ) -> Iterator[HostArea]:
+    ) -> Iterator[hostengine.HostArea]:
         with self._mapping(nbytes, backing, descriptor) as mapping, self.host_nodes.holding(mapping.address, nbytes):
-            yield HostArea(mapping, nbytes, memory="pageable")
+            yield hostengine.HostArea(mapping, nbytes, memory="pageable")
 
     @contextmanager
-    def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[HostArea]:  # noqa: ARG002
+    def register(self, buffer: HostBuffer, portable: bool = False) -> Iterator[hostengine.HostArea]:  # noqa: ARG002
         """Locks the memory. Raises NotEnoughMemory."""
-        area = require_type(buffer, HostArea)
+        area = require_type(buffer, hostengine.HostArea)
         lock(area.address, area.nbytes)
         try:
             yield replace(area, memory="registered")
@@ -206,14 +193,14 @@ class HostModelLab:
             unlock(area.address, area.nbytes)
 
     @contextmanager
-    def exported_buffer(self, nbytes: int) -> Iterator[tuple[Area, str]]:
+    def exported_buffer(self, nbytes: int) -> Iterator[tuple[hostengine.Area, str]]:
         """Shared memory without a name; the handle is where the kernel shows its descriptor."""
         with shared_region(nbytes) as descriptor, self._mapping(nbytes, descriptor=descriptor) as mapping:
             touch(mapping)
-            yield Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
+            yield hostengine.Area(mapping, nbytes), f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @contextmanager
-    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[Area]:
+    def imported_buffer(self, handle: str, nbytes: int) -> Iterator[hostengine.Area]:
         """Raises MeasurementFailed: its process is gone."""
         try:
             descriptor = os.open(handle, os.O_RDWR)
@@ -221,7 +208,7 @@ class HostModelLab:
             raise MeasurementFailed(f"the other process's memory cannot be reached: {error.strerror}") from None
         try:
             with self._mapping(nbytes, descriptor=descriptor) as mapping:
-                yield Area(mapping, nbytes)
+                yield hostengine.Area(mapping, nbytes)
         finally:
             os.close(descriptor)
 
@@ -231,19 +218,19 @@ class HostModelLab:
         return MemoryState(None, None, None, own_tables, missing)
 
     @contextmanager
-    def device_buffer(self, nbytes: int) -> Iterator[Area]:
+    def device_buffer(self, nbytes: int) -> Iterator[hostengine.Area]:
         """Resident memory that stands for the GPU's. Raises NotEnoughMemory."""
         with self._mapping(nbytes) as mapping:
             touch(mapping)
-            yield Area(mapping, nbytes)
+            yield hostengine.Area(mapping, nbytes)
 
     @contextmanager
-    def stream(self) -> Iterator[HostStream]:
-        yield HostStream(self._fault)
+    def stream(self) -> Iterator[hostengine.HostStream]:
+        yield hostengine.HostStream(self._fault)
 
     @contextmanager
-    def event(self) -> Iterator[HostEvent]:
-        yield HostEvent(self._clock, self._fault)
+    def event(self) -> Iterator[hostengine.HostEvent]:
+        yield hostengine.HostEvent(self._clock, self._fault)
 
     @contextmanager
     def counters(self, count: int) -> Iterator[HostCounters]:
@@ -259,8 +246,8 @@ class HostModelLab:
 
     def _copy(
         self,
-        engine: Engine,
-        stage: Callable[[int, int, int, HostStream], None],
+        engine: hostengine.Engine,
+        stage: Callable[[int, int, int, hostengine.HostStream], None],
         target: HostBuffer | DeviceBuffer,
         source: HostBuffer | DeviceBuffer,
         memory: HostMemory,
@@ -269,17 +256,17 @@ class HostModelLab:
     ) -> None:
         """By the engine itself, or staged where the ``memory`` of the host's side is not locked."""
         self._require(memory, copier)
-        queue = require_type(stream, HostStream)
+        queue = require_type(stream, hostengine.HostStream)
         if memory in _LOCKED:
-            queue.submit(engine, partial(move, target.address, source.address, target.nbytes))
+            queue.submit(engine, partial(hostengine.move, target.address, source.address, target.nbytes))
         elif queue.held:
             raise never_ends("a copy of pageable memory")
         else:
             stage(target.address, source.address, target.nbytes, queue)
 
     def copy_on_devices(self, target: DeviceBuffer, source: DeviceBuffer, stream: Stream) -> None:
-        work = partial(move, target.address, source.address, target.nbytes)
-        require_type(stream, HostStream).submit(self._to_device, work)
+        work = partial(hostengine.move, target.address, source.address, target.nbytes)
+        require_type(stream, hostengine.HostStream).submit(self._to_device, work)
 
     def copy_both_ways(self, *_buffers: object) -> None:
         """Raises NotPossible: there are no kernels here."""
@@ -287,9 +274,9 @@ class HostModelLab:
 
     def calibrate(self, seconds: float) -> Load:
         """A load that takes ``seconds``: less is asked for by what waiting overshoots here."""
-        stream, marks = HostStream(self._fault), []
+        stream, marks = hostengine.HostStream(self._fault), []
         for _ in range(_CALIBRATIONS + 1):
-            marks.append(HostEvent(self._clock, self._fault))
+            marks.append(hostengine.HostEvent(self._clock, self._fault))
             marks[-1].record(stream)
             self.compute(stream, Load(seconds, seconds))
         stream.synchronize()
@@ -301,20 +288,20 @@ class HostModelLab:
     ) -> None:
         """Queue a load. Of data that it consumes, one word in :data:`SAMPLE_WORDS` is checked; it produces all."""
         if data is None:
-            work: Work = partial(self._run, load)
+            work: hostengine.Work = partial(self._run, load)
         elif data.action == "produce":
             work = partial(self._produce, load, data)
         else:
             work = self._consuming(load, data, require_type(counters, HostCounters), slot)
-        require_type(stream, HostStream).submit(self._compute, work)
+        require_type(stream, hostengine.HostStream).submit(self._compute, work)
 
     def wait(self, stream: Stream, event: Event) -> None:
-        require_type(stream, HostStream).wait_for(require_type(event, HostEvent).operations)
+        require_type(stream, hostengine.HostStream).wait_for(require_type(event, hostengine.HostEvent).operations)
 
     @contextmanager
     def hold(self, *streams: Stream) -> Iterator[None]:
-        queues = [require_type(stream, HostStream) for stream in streams]
-        gate = Gate(self._clock())
+        queues = [require_type(stream, hostengine.HostStream) for stream in streams]
+        gate = hostengine.Gate(self._clock())
         for queue in queues:
             queue.wait_for((gate,))
             queue.held = True
@@ -331,7 +318,7 @@ class HostModelLab:
         Raises:
             MeasurementFailed: one has not been reached, or an engine broke off.
         """
-        return require_type(end, HostEvent).reached() - require_type(start, HostEvent).reached()
+        return require_type(end, hostengine.HostEvent).reached() - require_type(start, hostengine.HostEvent).reached()
 
     def fresh_pattern(self) -> Pattern:
         return Pattern.fresh(self._generator)
@@ -346,9 +333,9 @@ class HostModelLab:
     # time that a thread takes to wake up is part of the load, not added to it.
 
     def _run(self, load: Load, ready: float) -> None:
-        wait_until(ready + load.amount, self._clock)
+        hostengine.wait_until(ready + load.amount, self._clock)
 
-    def _consuming(self, load: Load, data: LoadData, counters: HostCounters, slot: int) -> Work:
+    def _consuming(self, load: Load, data: LoadData, counters: HostCounters, slot: int) -> hostengine.Work:
         """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
         content = words_at(data.buffer.address, data.buffer.nbytes)
         first = int(self._generator.integers(min(SAMPLE_WORDS, len(content))))
@@ -363,7 +350,7 @@ class HostModelLab:
 
     def _produce(self, load: Load, data: LoadData, ready: float) -> None:
         nbytes = data.buffer.nbytes
-        wait_until(ready + load.amount - nbytes * median(self._write_costs), self._clock)
+        hostengine.wait_until(ready + load.amount - nbytes * median(self._write_costs), self._clock)
         begun = self._clock()
         self.fill(data.buffer, data.pattern)
         self._write_costs.append((self._clock() - begun) / nbytes)

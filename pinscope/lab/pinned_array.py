@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, default_strategy
 from pinscope.errors import InvalidParameter, NotEnoughMemory, NotPossible
-from pinscope.lab.backing import PAGE, OwnMemory, Segment, why_not_backing
+from pinscope.lab.backing import PAGE, OwnMemory, Segment, SharedMemory, why_not_backing
 from pinscope.lab.harness import binding_limit, safe_pinned_bytes
 from pinscope.lab.pinning import (
     SPARE_PROCESSORS,
@@ -32,7 +32,6 @@ from pinscope.lab.pinning import (
     touch_all,
     touch_pages,
 )
-from pinscope.lab.shared_memory import SharedMemory
 from pinscope.probes.environment import install_command
 from pinscope.probes.host_memory import read_limits
 from pinscope.records.registration import SHARED_STRATEGIES, STRATEGIES, SharedStrategyName, Strategy, StrategyName
@@ -162,7 +161,7 @@ def pinned_empty(
         shared: a name: all processes of this user that give it get the same memory, each pinned for its own GPU. The
             first makes it, and touches it with several threads; the others wait for that, open it, and ask for the
             same size. What it holds is up to them: nothing is written once it is touched. The name goes when the
-            maker unpins or ends, the memory with its last user (:mod:`pinscope.lab.shared_memory`).
+            maker unpins or ends, the memory with its last user (:mod:`pinscope.lab.backing`).
         calls: what pins, for tests; CUDA by default.
 
     Raises:

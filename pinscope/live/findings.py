@@ -5,30 +5,132 @@ What needs several snapshots, such as memory that grows and never comes back, is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from shlex import quote
 
+from pinscope.analysis import rules
 from pinscope.analysis.models import link_below_best, page_table_bytes
-from pinscope.analysis.rules import (
-    DRIVER_BYTES,
-    GIVES_BACK,
-    ROUNDING_ADVICE,
-    UNEXPLAINED_BYTES,
-    group_severity,
-    held_bytes,
-    is_busy,
-    is_much_rounding,
-    locked_otherwise_bytes,
-    page_table_severity,
-    pinned_severity,
-    pinned_twice_bytes,
-    unattributed_severity,
-)
-from pinscope.live.reading import possible_owners, ranked, who
 from pinscope.records.figure import bound_of_sum
 from pinscope.records.run import Finding, Quantity, Severity, finding, known, note, quantity
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, MigInstance, Snapshot
+from pinscope.records.timeline import HolderSample
 from pinscope.units import GIB, format_bytes, format_share
+
+
+def possible_owners(snapshot: Snapshot) -> list[tuple[Holder, int]]:
+    """CUDA processes that can have registered what no holder explains, each with the most that it can have of it.
+
+    Empty where there is little of it, where it may be somebody's who is not seen, and where these cannot have it all.
+    """
+    host, holders = snapshot.host, snapshot.holders
+    other = host.other_pinned_bytes or 0
+    again = host.pins_bytes != host.pinned_bytes or any("vm_pin_bytes" in holder.estimates for holder in holders)
+    if other < rules.UNEXPLAINED_BYTES or again or snapshot.own_pids:
+        return []
+    named = {process.pid for device in snapshot.devices for process in device.processes}
+    users = [
+        holder
+        for holder in holders
+        if (holder.pid in named if snapshot.devices else holder.cuda and not holder.inherited_from)
+    ]
+    if named - {holder.pid for holder in users}:
+        return []
+    if rules.locked_otherwise_bytes(host, holders) >= rules.UNEXPLAINED_BYTES:
+        return []
+    if any(gap.hides_holders for gap in snapshot.unreadable) and not named:
+        return []
+    owners = [(holder, min(other, _resident(holder))) for holder in users if not _is_followed(holder)]
+    owners = sorted((owner for owner in owners if owner[1] > 0), key=lambda owner: -owner[1])
+    return owners if sum(most for _, most in owners) >= other else []
+
+
+def _is_followed(holder: Holder) -> bool:
+    """Whether all that it has registered is known."""
+    return holder.registered_bytes is not None and "registered_bytes" not in holder.estimates
+
+
+def _resident(holder: Holder) -> int:
+    """What of it is in memory, less what it has from cudaHostAlloc."""
+    return max(0, (holder.rss_bytes or 0) + (holder.hugetlb_bytes or 0) - (holder.host_alloc_bytes or 0))
+
+
+def who(holder: Holder | HolderSample) -> str:
+    return f"{holder.name or 'process'} (pid {holder.pid})"
+
+
+def ranked(holders: Iterable[Holder], amount: Callable[[Holder], int | None]) -> list[Holder]:
+    """Those that have any of it, most first."""
+    return sorted(filter(amount, holders), key=lambda holder: amount(holder) or 0, reverse=True)
+
+
+_PINNED = ("host_alloc_bytes", "registered_bytes")
+"""Memory that is only locked (mlock) is not among it: CUDA does not know of it."""
+
+
+def snapshot_verdict(snapshot: Snapshot) -> str:
+    """The process that holds most, how many there are, and what that is of the host's memory."""
+    holders, of_host = ranked(snapshot.holders, _pinned_by), _of_the_host(snapshot)
+    if not holders:
+        owners = possible_owners(snapshot)
+        if snapshot.host.pinned_bytes == 0 and "pinned_bytes" not in snapshot.host.estimates:
+            return "Nothing is pinned on this host."
+        if not of_host:
+            return "No process is seen to have pinned memory."
+        by = "by no process of this container" if snapshot.own_pids else "by no process that is seen"
+        if owners:
+            several = f"one of {len(owners)} CUDA processes" if len(owners) > 1 else "the only CUDA process"
+            by = f"perhaps by {who(owners[0][0])}, {several}"
+        return f"On this host {of_host} is pinned, {by}."
+    first = holders[0]
+    whole = f"; pinned on the whole host: {of_host}" if of_host else ""
+    if len(holders) == 1:
+        return f"{who(first)} has {_amount(first)} pinned{whole}."
+    return f"{len(holders)} processes have pinned memory, {who(first)} most ({_amount(first)}){whole}."
+
+
+def gpu_verdict(snapshot: Snapshot, index: int) -> str | None:
+    """Who uses a GPU, and which of them holds the most pinned memory; ``None`` where the snapshot does not show it."""
+    device = next((device for device in snapshot.devices if device.index == index), None)
+    if device is None:
+        return None
+    users = [holder for holder in snapshot.holders if any(use.index == index for use in holder.gpus)]
+    count = max(
+        len(users), len(device.processes)
+    )  # in a container the driver names processes that nobody can look into
+    if not count and not snapshot.own_pids:
+        return "No process uses it now."
+    if not count:
+        used = device.memory_used_bytes
+        rest = "" if used is None else f"; of its memory, {format_bytes(used)} are used"
+        return f"No process of this container uses it now{rest}."
+    words = "A process uses it now" if count == 1 else f"{count} processes use it now"
+    holders = ranked(users, _pinned_by)
+    if not holders:
+        return f"{words}, no pinned memory of {'it' if count == 1 else 'them'} is seen."
+    most = "" if len(holders) == 1 else "the most "
+    return f"{words}, {who(holders[0])} has {most}pinned memory: {_amount(holders[0])}."
+
+
+def _amount(holder: Holder) -> str:
+    by_kernel = (holder.vm_pin_bytes or 0) >= _pinned_by(holder)
+    bound = bound_of_sum(holder.estimates.get(field) for field in (("vm_pin_bytes",) if by_kernel else _PINNED))
+    return f"{f'{bound.words} ' if bound else ''}{format_bytes(_pinned_by(holder))}"
+
+
+def _pinned_by(holder: Holder) -> int:
+    """RDMA may pin CUDA's memory again: the larger of the two counts."""
+    return max(sum(getattr(holder, field) or 0 for field in _PINNED), holder.vm_pin_bytes or 0)
+
+
+def _of_the_host(snapshot: Snapshot) -> str:
+    host = snapshot.host
+    if host.pinned_bytes is None or host.total_bytes <= 0:
+        return ""
+    share = format_share(host.pinned_bytes / host.total_bytes)
+    bound = host.estimates.get("pinned_bytes")
+    amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(host.pinned_bytes)}"
+    return f"{amount} ({share} of its memory)"
+
 
 PAGE_BYTES = 4096
 """The page in which host memory was mapped on the GPUs measured; larger ones take less."""
@@ -59,7 +161,7 @@ def _page_tables(snapshot: Snapshot) -> Iterator[Finding]:
         uses = [use for pid, use in _uses(snapshot, device) if part is None or _runs_on(pid, part, device)]
         tables = device.page_table_bytes if part is None else sum(use.page_table_bytes or 0 for use in uses)
         total = (part or device).memory_total_bytes
-        if tables is None or not total or (severity := page_table_severity(tables / total)) is None:
+        if tables is None or not total or (severity := rules.page_table_severity(tables / total)) is None:
             continue
         name = f"GPU {device.index}" if part is None else f"GPU {device.index}, MIG instance {part.gpu_instance}"
         yield finding(
@@ -109,9 +211,9 @@ def _memory_of_the_driver(snapshot: Snapshot) -> Iterator[Finding]:
     host = snapshot.host
     holders = ranked(snapshot.holders, lambda holder: holder.driver_memory_bytes)
     held = sum(holder.driver_memory_bytes or 0 for holder in holders)
-    if held < DRIVER_BYTES:
+    if held < rules.DRIVER_BYTES:
         return
-    severity = pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
+    severity = rules.pinned_severity(held, host.available_bytes, max(host.total_bytes, held))
     bound = bound_of_sum(holder.estimates.get("driver_memory_bytes") for holder in holders)
     amount = f"{f'{bound.words} ' if bound else ''}{format_bytes(held)}"
     yield finding(
@@ -138,7 +240,7 @@ def _unexplained(snapshot: Snapshot) -> Iterator[Finding]:
         registered = page_table_bytes(other or 0, PAGE_BYTES)
         explained = device.page_table_bytes + registered + (device.context_overhead_bytes or 0) + managed
         rest = device.unattributed_bytes - explained
-        severity = unattributed_severity(rest, sure=not hidden and other is not None)
+        severity = rules.unattributed_severity(rest, sure=not hidden and other is not None)
         if severity is None:
             continue
         yield finding(
@@ -204,7 +306,7 @@ def _pins_of_nobody(snapshot: Snapshot) -> Iterator[Finding]:
     users = users or any(device.processes or "processes" in device.missing for device in snapshot.devices)
     if pins < NOBODYS_BYTES or hidden or users or outside is None:
         return
-    if locked_otherwise_bytes(host, snapshot.holders) >= UNEXPLAINED_BYTES:
+    if rules.locked_otherwise_bytes(host, snapshot.holders) >= rules.UNEXPLAINED_BYTES:
         return
     gone = outside >= pins
     yield note(
@@ -279,7 +381,9 @@ def _share_severity(host: HostTotals) -> Severity | None:
     if host.total_bytes <= 0 or _beyond_use(host) is not None:
         return None
     least = _pinned(host) if host.pinned_least_bytes is None else host.pinned_least_bytes
-    sure, most = (pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host)))
+    sure, most = (
+        rules.pinned_severity(amount, host.available_bytes, host.total_bytes) for amount in (least, _pinned(host))
+    )
     return most and (sure or "note")  # it may be the same memory, pinned several times
 
 
@@ -294,7 +398,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
         # Only cudaHostAlloc memory adds up: what several registered, locked or pinned for RDMA may be the same.
         pinned = max(sum(holder.host_alloc_bytes or 0 for holder in holders), *map(_charged_to, holders))
         left = min(holder.cgroup_headroom_bytes or 0 for holder in holders)
-        severity = group_severity(pinned, left, limit)
+        severity = rules.group_severity(pinned, left, limit)
         if severity is None:
             continue
         first, many = holders[0], len(holders) > 1
@@ -318,7 +422,7 @@ def _near_group_limit(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _beyond_use(host: HostTotals) -> int | None:
     pinned = host.pinned_bytes or 0
-    return pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
+    return rules.pinned_twice_bytes(host.pins_bytes or 0, host.total_bytes, host.total_bytes - pinned)
 
 
 def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
@@ -345,14 +449,14 @@ def _pinned_twice(snapshot: Snapshot) -> Iterator[Finding]:
 def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
     wasting = ranked(snapshot.holders, _rounding_of)
     waste = sum(map(_rounding_of, wasting))
-    if not is_much_rounding(waste, snapshot.host.total_bytes):
+    if not rules.is_much_rounding(waste, snapshot.host.total_bytes):
         return
     silent = [holder for holder in wasting if "kept_bytes" in holder.estimates]
-    names = [name for name in GIVES_BACK if any(name in holder.allocators for holder in silent)]
+    names = [name for name in rules.GIVES_BACK if any(name in holder.allocators for holder in silent)]
     kept = (
         f" {' and '.join(names)} may also keep memory that is no longer used, at most "
         f"{format_bytes(sum(holder.kept_bytes or 0 for holder in silent))}: "
-        f"{' and '.join(GIVES_BACK[name] for name in names)} gives it back."
+        f"{' and '.join(rules.GIVES_BACK[name] for name in names)} gives it back."
     )
     yield note(
         "rounding-waste",
@@ -361,7 +465,7 @@ def _rounding(snapshot: Snapshot) -> Iterator[Finding]:
         detail="An allocator that rounds requests up to powers of two, as PyTorch's pinned one does, wastes up to "
         "half of each: 20.4 GiB become 32. A program that asked for exactly these sizes wastes nothing, and looks the "
         "same." + (kept if names else ""),
-        advice=ROUNDING_ADVICE,
+        advice=rules.ROUNDING_ADVICE,
     )
 
 
@@ -374,10 +478,10 @@ def _kept_by_allocators(snapshot: Snapshot) -> Iterator[Finding]:
     """Only the process knows; what it could be at most says nothing of what it is."""
     keeping = ranked(snapshot.holders, _exactly_kept)
     kept = sum(map(_exactly_kept, keeping))
-    if not is_much_rounding(kept, snapshot.host.total_bytes):
+    if not rules.is_much_rounding(kept, snapshot.host.total_bytes):
         return
     first = keeping[0]
-    calls = [GIVES_BACK[name] for name in GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
+    calls = [rules.GIVES_BACK[name] for name in rules.GIVES_BACK if any(holder.kept_by.get(name) for holder in keeping)]
     whose = who(first) if len(keeping) == 1 else f"{len(keeping)} processes"
     yield note(
         "kept-by-allocators",
@@ -401,7 +505,7 @@ def _exactly_kept(holder: Holder) -> int:
 def _links(snapshot: Snapshot) -> Iterator[Finding]:
     for device in snapshot.devices:
         if device.link is not None and device.link.kind == "pcie":
-            busy = is_busy(device.busy_share, device.rx_share, device.tx_share)
+            busy = rules.is_busy(device.busy_share, device.rx_share, device.tx_share)
             finding = link_below_best(device.index, device.link, busy=busy)
             if finding is not None:
                 reason = device.missing.get("busy_share")
@@ -422,7 +526,7 @@ def _registered(holder: Holder) -> int | None:
 def _charged_to(holder: Holder) -> int:
     """What is pinned or locked by it, at least; of driver memory it is not known whether a control group pays."""
     locked = None if "locked_bytes" in holder.estimates else holder.locked_bytes
-    return held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
+    return rules.held_bytes(holder.host_alloc_bytes, holder.registered_bytes, locked, holder.vm_pin_bytes) or 0
 
 
 _RULES: tuple[Callable[[Snapshot], Iterator[Finding]], ...] = (

@@ -17,6 +17,7 @@ from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, Number, figures
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event, EventKind, HolderSample, RowKind, Sample, TimelineRow
+from pinscope.text import encodable
 
 MOST_HOLDERS = 16
 """Holders kept of each sample."""
@@ -299,7 +300,7 @@ def _row(moment: Moment, taken_at: datetime, kind: RowKind, **values: Any) -> Ne
         kind=kind,
         elapsed_seconds=moment.elapsed_seconds,
         taken_at=taken_at,
-        **{name: _storable(value) if isinstance(value, str) else value for name, value in values.items()},
+        **{name: encodable(value) if isinstance(value, str) else value for name, value in values.items()},
     )
     return made.model_dump(mode="json", exclude_unset=True)
 
@@ -374,8 +375,3 @@ def _row_missing(record: Estimated, kept: Iterable[Figure]) -> dict[str, str]:
 
 def _reasons(missing: Mapping[str, str]) -> str | None:
     return "\n".join(f"{name}: {' '.join(reason.split())}" for name, reason in missing.items()) or None
-
-
-def _storable(text: str) -> str:
-    """Text that UTF-8 can carry: a process may call itself what it likes."""
-    return text.encode("utf-8", "replace").decode()

@@ -16,14 +16,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Self
 
+from pinscope.analysis import rules
 from pinscope.analysis.models import context_overhead_bytes
-from pinscope.analysis.rules import (
-    MUCH_LOCKED_BYTES,
-    UNEXPLAINED_BYTES,
-    held_by,
-    least_pinned_bytes,
-    locked_otherwise_bytes,
-)
 from pinscope.live.holder import (
     COUNTER_SLACK_BYTES,
     Candidate,
@@ -252,13 +246,13 @@ def _holders(processes: Answer[Processes], host: HostTotals, around: Surrounding
     if pinned is not None:
         around = replace(around, spare_pins_bytes=pinned - _claimed(seen, shares, around.registrations))
     holders = [read_holder(process, shares.get(process.pid, Share()), around) for process in seen]
-    if locked_otherwise_bytes(host, holders) >= UNEXPLAINED_BYTES:
+    if rules.locked_otherwise_bytes(host, holders) >= rules.UNEXPLAINED_BYTES:
         holders = [_locked_at_most(holder) for holder in holders]
     return tuple(sorted((holder for holder in holders if _holds(holder, around.own_pids)), key=_weight, reverse=True))
 
 
 def _locked_at_most(holder: Holder) -> Holder:
-    if (holder.locked_bytes or 0) < MUCH_LOCKED_BYTES or "locked_bytes" in holder.estimates:
+    if (holder.locked_bytes or 0) < rules.MUCH_LOCKED_BYTES or "locked_bytes" in holder.estimates:
         return holder
     return holder.model_copy(update={"estimates": {**holder.estimates, "locked_bytes": _LOCKED_OTHERWISE}})
 
@@ -300,12 +294,12 @@ def _holds(holder: Holder, own_pids: bool) -> bool:
     may_hold = holder.cuda and holder.pid != os.getpid()
     locked = holder.locked_bytes or 0
     if holder.pid == _INIT and not own_pids:
-        locked = locked if min(locked, holder.rss_bytes or 0) >= MUCH_LOCKED_BYTES else 0
+        locked = locked if min(locked, holder.rss_bytes or 0) >= rules.MUCH_LOCKED_BYTES else 0
     return bool(may_hold or any(pinned) or any(mapped) or locked)
 
 
 def _weight(holder: Holder) -> tuple[int, int, int]:
-    return (held_by(holder, holder.vm_pin_bytes), holder.inherited_bytes or 0, -holder.pid)
+    return (rules.held_by(holder, holder.vm_pin_bytes), holder.inherited_bytes or 0, -holder.pid)
 
 
 def _with_outside(device: DeviceFigures, proc: Proc) -> DeviceFigures:
@@ -390,7 +384,7 @@ def _explained(
         "other_pinned_bytes": other.note(missing, "other_pinned_bytes"),
     }
     whole = host.model_copy(update={**split, "missing": missing, "estimates": estimates})
-    least = least_pinned_bytes(whole, holders, hidden=any(gap.hides_holders for gap in gaps))
+    least = rules.least_pinned_bytes(whole, holders, hidden=any(gap.hides_holders for gap in gaps))
     if least is None:
         missing["pinned_least_bytes"] = missing["explained_bytes"]
     return whole.model_copy(update={"pinned_least_bytes": least})

@@ -334,7 +334,7 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
 
 def _parameters(params: type[Inputs]) -> str:
     lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
-    for parameter, full, quick in parameter_defaults(params, "cuda"):
+    for parameter, full, quick in parameter_defaults(params):
         meaning = f"{parameter.description} {parameter.takes}"
         lines.append(_row((f"`{parameter.name}`", meaning, full, quick if quick != full else "")))
     return "\n".join(lines)

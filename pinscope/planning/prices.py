@@ -7,16 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from pinscope.analysis import pinning_strategy
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES
-from pinscope.analysis.pinning_strategy import (
-    DEFAULT_SHARED,
-    IDLE,
-    Recipe,
-    Recommended,
-    recipes_of,
-    recommend,
-    strategy_cells,
-)
 from pinscope.analysis.read_rows import Row
 from pinscope.errors import BadInput, InvalidParameter, UnknownName
 from pinscope.experiments.page_tables.reading import cells_of
@@ -126,7 +118,7 @@ class Pace:
 LARGEST_CHUNK_BYTES = 64 * 2**30
 """Pieces to advise where nothing else decides."""
 _Price = TypeVar("_Price")
-_Pinning = tuple[tuple[Pace, ...], Recommended[Recipe]]
+_Pinning = tuple[tuple[Pace, ...], pinning_strategy.Recommended[pinning_strategy.Recipe]]
 ASSUMED = PagePrice(ENTRY_BYTES / GPU_PAGE_SIZES[0], Origin("assumed"))
 """Small pages: the dearest case, and what an H200 showed whatever stood under the memory."""
 
@@ -146,7 +138,7 @@ class Prices:
     page: PagePrice
     context: ContextPrice | None
     paces: tuple[Pace, ...]
-    recipes: Recommended[Recipe] | None
+    recipes: pinning_strategy.Recommended[pinning_strategy.Recipe] | None
     recorded: Environment | None
 
 
@@ -251,13 +243,13 @@ def _context_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> C
 
 def _pinning(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> _Pinning:
     """How fast each strategy pins, and which are recommended."""
-    cells = strategy_cells(rows)
+    cells = pinning_strategy.strategy_cells(rows)
     paces = tuple(
         Pace(cell.strategy, cell.bytes_per_second, cell.bytes, cell.longest_wait.seconds, cell.chunk_bytes, origin)
         for cell in cells.values()
-        if cell.strategy != IDLE and cell.bytes_per_second > 0
+        if cell.strategy != pinning_strategy.IDLE and cell.bytes_per_second > 0
     )
-    return paces, recipes_of(recommend(cells), run.params)
+    return paces, pinning_strategy.recipes_of(pinning_strategy.recommend(cells), run.params)
 
 
 def _sharing(origin: Origin, rows: Sequence[Row], sharers: int) -> _Pinning:
@@ -269,5 +261,8 @@ def _sharing(origin: Origin, rows: Sequence[Row], sharers: int) -> _Pinning:
         for trial in known
         if trial.sharing and trial.all_seconds and trial.processes == least
     )
-    array, chunks = (Recipe(DEFAULT_SHARED, length, threads=0) for length in (None, LARGEST_CHUNK_BYTES))
-    return paces, Recommended(array, chunks, gentler_in_chunks=False)
+    array, chunks = (
+        pinning_strategy.Recipe(pinning_strategy.DEFAULT_SHARED, length, threads=0)
+        for length in (None, LARGEST_CHUNK_BYTES)
+    )
+    return paces, pinning_strategy.Recommended(array, chunks, gentler_in_chunks=False)

@@ -17,7 +17,6 @@ from pinscope.analysis.pinning_strategy import (
 )
 from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
 from pinscope.errors import InvalidParameter
-from pinscope.planning.engines import engines_table
 from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,
@@ -26,6 +25,7 @@ from pinscope.planning.plan import (
     Plan,
     PlanParams,
     Sharing,
+    engines_table,
     host_and_prices,
     plan_for,
     safety_of,

@@ -6,7 +6,7 @@ the driver's library. NVML and psutil are imported when they are asked. ``enviro
 
 ``environment`` is the machine of a run, and what works on it; ``host_memory`` totals, limits, NUMA nodes and what a
 control group uses; ``gpu`` GPUs and their processes; ``containers`` in which groups and namespaces a process is.
-``process_scan`` looks at all processes: status, NVIDIA files that are open, maps; ``process`` says what these texts
-mean of one, and who it is. ``child_lifetime`` starts children that end with their parent. ``shared_files`` are those
-that are memory and that nobody has open; ``host_report`` is what a process says of itself. ``proc`` is the reader.
+``process_scan`` looks at all processes: status, NVIDIA files that are open, maps, and files that are memory and that
+nobody has open; ``process`` says what these texts mean of one, and who it is, and starts children that end with their
+parent; ``host_report`` is what a process says of itself. ``proc`` is the reader.
 """

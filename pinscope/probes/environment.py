@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 import pinscope
-from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.containers import virtualization
 from pinscope.probes.gpu import Nvml, read_devices, with_details
 from pinscope.probes.host_memory import PIN_COUNTERS_ADVICE, pinned_bytes, read_limits, read_nodes
 from pinscope.probes.proc import HERE, Answer, Proc, count_in_both, ranges
+from pinscope.probes.process import ending_with_this
 from pinscope.records.base import Capability
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
 from pinscope.records.run import LAB_TITLES

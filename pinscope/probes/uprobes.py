@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pinscope.probes.child_lifetime import ending_with_this
 from pinscope.probes.proc import HERE, Allowance, Answer, Proc
+from pinscope.probes.process import ending_with_this
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 

@@ -2,11 +2,9 @@
 
 Imports no other room, does no I/O and reads no clock: a record does not know where its values come from.
 
-``run`` has the runs of each kind and what a reading is made of (findings, quantities, tables), ``host_calls`` what a
-trace keeps of the CPU's work for copies, ``host_memory`` what of host memory, ``answer`` what of sizes and of the most
-pinned memory, ``children`` what of processes that are not recorded, ``failed_call`` what of errors, ``second_run`` what
-of a run with lines pinned or waited for, ``traffic`` what of libraries and of copies that need not be, ``trace_row``
-all of a row; ``labels`` what users write on their runs; ``environment`` the machine; ``snapshot`` one live reading,
+``run`` has the runs of each kind and what a reading is made of (findings, quantities, tables), ``trace_row`` what
+a trace keeps of a line of the program, ``second_run`` what of a run with lines pinned or waited for; ``labels`` what
+users write on their runs; ``environment`` the machine; ``snapshot`` one live reading,
 ``timeline`` a series of them, ``registration`` what the probe saw, and the strategies of pinning; ``figure`` the table
 of figures and their bounds; ``parameters`` what forms and options are made from; ``base`` what all share.
 """

@@ -19,6 +19,7 @@ Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 """A point in time, in UTC. One without time zone is refused: it would mean another moment on another machine."""
 
 Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class Record(BaseModel):

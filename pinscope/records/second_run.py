@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pinscope.records.base import Record
-from pinscope.records.host_calls import Count, Seconds
+from pinscope.records.base import Count, Record, Seconds
 
 
 class SecondRunFields(Record):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pinscope.records.answer import AnswerFields
-from pinscope.records.children import ChildFields
-from pinscope.records.failed_call import FailedCall
-from pinscope.records.host_calls import Count, HostCallFields, Seconds
-from pinscope.records.host_memory import HostMemoryFields
+from pydantic import Field
+
+from pinscope.records.base import Count, Seconds
 from pinscope.records.run import Observation
 from pinscope.records.second_run import SecondRunFields
-from pinscope.records.traffic import NeedlessKind, TrafficFields
 
+NeedlessKind = Literal["sent_again", "brought_back"]
+"""Kinds of rows of copies that need not be: to the GPU, of what had been sent before; to the host, of what a copy had
+brought to the same memory of the GPU."""
+ChildKind = Literal["fork", "exec", "python", "native", "refused"]
+HostMapping = Literal["anonymous", "file", "shared"]
+Share = Annotated[float, Field(ge=0, le=1)]
 TraceRowKind = Literal[
     "program", "process", "unrecorded", "device", "failed_call", "site", "allocation", "synchronisation", "host_call",
     "size", "migration", "watched", "early_read", "loader", "before", "line_before", "redirected", "waited",
@@ -54,9 +57,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(
-    HostCallFields, HostMemoryFields, AnswerFields, ChildFields, FailedCall, SecondRunFields, TrafficFields, Observation
-):
+class TraceRow(SecondRunFields, Observation):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -73,6 +74,126 @@ class TraceRow(
     run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of
     a line that went through pinned buffers); with ``--what-if wait`` also ``waited`` (waits behind the copies of a
     line) and ``difference`` (of its output from the first run's)."""
+    # Libraries, and copies that need not be:
+    library_file: str | None = None
+    """Of the library that the line called and that made the call, or had PyTorch, CuPy or JAX make it."""
+    library_line: Count | None = None
+    """The line in it. Rows of one line of the program differ by it."""
+    by_order_count: Count | None = None
+    """Copies that threads of a library made after the call had returned: their line is about that of the call, by bytes
+    and order."""
+    # Copies that need not be:
+    sampled_count: Count | None = None
+    """Copies whose data was looked at; ``count`` and ``bytes`` are so many times what they show."""
+    sent_by: Count | None = None
+    """``number`` of the site that had brought most of the data to the GPU."""
+    # DataLoaders:
+    workers: Count | None = None
+    """Processes that make its batches."""
+    # Calls that failed:
+    failed_calls: Count | None = None
+    """Of the program's row: calls that returned an error; not there where they were not noticed."""
+    error: Count | None = None
+    """CUDA's code, which runtime and driver share."""
+    error_name: str | None = None
+    """Its name, such as ``cudaErrorHostMemoryAlreadyRegistered``; of functions of the driver ``CUDA_ERROR_…``."""
+    is_elsewhere: bool | None = None
+    """The thread that made the call runs no Python: the line is where the main thread stood meanwhile."""
+    follows_lost_context: bool | None = None
+    """A kernel had failed before, so that each call of the process failed."""
+    earlier: Literal["taken", "released", "before"] | None = None
+    """What stood at the earlier line: ``taken`` (the range was allocated or registered there, and still was),
+    ``released`` (it had been given back there) or ``before`` (the last call that was recorded before: of an error by a
+    kernel, which was launched between the two lines, of one that an unnoticed call left, and of calls without a
+    line)."""
+    earlier_file: str | None = None
+    """Its file."""
+    earlier_line: Count | None = None
+    """The line."""
+    noticed_file: str | None = None
+    """File of the first other line whose thread read the error that the call had left behind, and took it for its
+    own."""
+    noticed_line: Count | None = None
+    """That line."""
+    noticed_count: Count | None = None
+    """How often it read it."""
+    # Processes that the program started and that are not recorded:
+    unrecorded: Count | None = None
+    """Of the program: processes that it started, that used CUDA and were not recorded; a row of kind ``unrecorded``
+    each."""
+    unseen: Count | None = None
+    """Of the program: processes that it started and that ended before PinScope could look at them."""
+    child: ChildKind | None = None
+    """What an unrecorded process is: a ``fork``, a recorded one that became another program (``exec``), a ``python``
+    that did not let the recorder in, a ``native`` program, or one in which CUPTI ``refused``."""
+    executable: str | None = None
+    """Of an unrecorded process: name of its program's file."""
+    # Copies by size, and the moment at which most memory was pinned:
+    peak_at_seconds: Seconds | None = None
+    """Of the program: when it had most pinned memory, from its start on."""
+    at_peak_bytes: Count | None = None
+    """Of pinned memory: how much of the line's was there then."""
+    most_bytes: Count | None = None
+    """Of copies of one size, over the link in one direction: the largest that counts as such; the others are above a
+    quarter of it."""
+    # Managed memory of the program:
+    managed_bytes: Count | None = None
+    """Managed memory that was allocated."""
+    migrations_recorded: bool | None = None
+    """Whether it was recorded how pages of managed memory moved between host and GPU; not there where none was seen."""
+    # Copies:
+    mapping: HostMapping | None = None
+    """What pageable memory large copies use: ``anonymous`` (the program's own), ``file`` (a mapped one) or ``shared``.
+    This and what follows was looked up at the first copy and the fourth, before they began."""
+    mapped_file: str | None = None
+    """Which."""
+    untouched_share: Share | None = None
+    """Of its pages, how many the program had no memory for yet: each is a page fault."""
+    uncached_share: Share | None = None
+    """Of a file's pages, how many were not in memory: the disk is read. Not known where another user owns the file."""
+    huge_share: Share | None = None
+    """Of its bytes, how many lay in huge pages. Not known before Linux 6.7."""
+    # Managed memory:
+    to_gpu_bytes: Count | None = None
+    """Pages that moved to a GPU."""
+    to_host_bytes: Count | None = None
+    """Pages that moved to the host."""
+    prefetched_bytes: Count | None = None
+    """Of both, those for which the program had asked, as by cudaMemPrefetchAsync."""
+    gpu_fault_groups: Count | None = None
+    """Groups of page faults of GPUs."""
+    cpu_faults: Count | None = None
+    """Page faults of CPUs."""
+    kernel_seconds: Seconds | None = None
+    """How long the kernels ran that waited for pages, together with what they computed."""
+    cpu_seconds: Seconds | None = None
+    """How long the CPU stood at the line while its pages came."""
+    # Calls of libraries that move or pin data of the host, and sites what is known by these calls:
+    host_seconds: Seconds | None = None
+    """How long they were on the CPU beside the driver's calls within them: converting, gathering, copying."""
+    processor_seconds: Seconds | None = None
+    """Time of the processor that their threads used, also in the driver; those that a library starts are not in it."""
+    minor_faults: Count | None = None
+    """Page faults of these threads that read nothing from a disk."""
+    major_faults: Count | None = None
+    """Those that read from a disk."""
+    converted_bytes: Count | None = None
+    """Of data whose type was made another."""
+    gathered_bytes: Count | None = None
+    """Of data that was made contiguous first."""
+    staged_bytes: Count | None = None
+    """Of data that was copied in the host's memory."""
+    newly_pinned_count: Count | None = None
+    """How often pinned memory was taken from the driver; else what the library had kept was used again."""
+    newly_pinned_bytes: Count | None = None
+    """Of it."""
+    pins_batches: bool | None = None
+    """Of a DataLoader: whether it pins."""
+    # These, and copies of a line:
+    pinned_source_count: Count | None = None
+    """Of how many the source is pinned, though the driver may get other memory."""
+    received_count: Count | None = None
+    """Of how many large copies the source was sent by a DataLoader's worker."""
     # The program:
     seconds: Seconds | None = None
     """From its start, with the recorder in it, to its end; of a process that was killed: not known."""

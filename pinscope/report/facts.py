@@ -29,7 +29,6 @@ from pinscope.records.run import (
     LAB_TITLES,
     ExperimentRun,
     Finding,
-    LabKind,
     Quantity,
     Reading,
     Run,
@@ -207,9 +206,9 @@ def form_parameters(params: type[Inputs]) -> list[Parameter]:
     return sorted(every, key=lambda parameter: parameter.name in Params.model_fields)
 
 
-def parameter_defaults(params: type[Inputs], lab: LabKind) -> Iterator[tuple[Parameter, str, str]]:
-    """Each parameter in the order of the form, with its default and that with ``--quick``, as people read them."""
-    full, quick = params.preset(lab, False), params.preset(lab, True)
+def parameter_defaults(params: type[Inputs]) -> Iterator[tuple[Parameter, str, str]]:
+    """Each parameter in the order of the form, with its default on a GPU and that with ``--quick``, for people."""
+    full, quick = params.preset("cuda", False), params.preset("cuda", True)
     for parameter in form_parameters(params):
         name = parameter.name
         yield parameter, parameter.default(getattr(full, name)), parameter.default(getattr(quick, name))

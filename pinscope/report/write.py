@@ -9,8 +9,12 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
 from pinscope.errors import BadInput, PathExists
@@ -19,6 +23,7 @@ from pinscope.records.run import Finding, Reading
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document
 from pinscope.store.new_file import write_new
+from pinscope.text import quoted
 
 if TYPE_CHECKING:
     from pinscope.planning.plan import Plan
@@ -29,7 +34,7 @@ _RENDERERS: Mapping[str, tuple[str, str]] = {
     ".html": ("pinscope.report.html", "render_html"),
     ".md": ("pinscope.report.html", "render_markdown"),
     ".csv": ("pinscope.report.write", "csv_pieces"),
-    ".parquet": ("pinscope.report.parquet", "render_parquet"),
+    ".parquet": ("pinscope.report.write", "render_parquet"),
     ".json": ("pinscope.report.write", "json_pieces"),
     ".perfetto.json": ("pinscope.report.perfetto", "perfetto_pieces"),
 }
@@ -237,3 +242,31 @@ def plan_document(plan: Plan, reading: Reading) -> dict[str, Any]:
         "safety": asdict(safety_of(plan)),
         **_concluded(reading),
     }
+
+
+def render_parquet(documents: Sequence[Document]) -> bytes:
+    """Parquet with typed columns; the runs themselves are JSON in the file's metadata under ``pinscope``.
+
+    Raises:
+        BadInput: a column holds both text and numbers.
+    """
+    types: dict[str, pa.DataType] = {}
+    for name, kinds in column_kinds(documents).items():
+        samples = [kind() for kind in sorted(kinds - {type(None)}, key=str)]
+        types[name] = _column(name, samples or [0.0]).type  # nothing known: readers disagree on Parquet's own type
+    runs = json.dumps([document.run.model_dump(mode="json") for document in documents])
+    schema = pa.schema(list(types.items()), metadata={"pinscope": runs})
+    sink, rows = pa.BufferOutputStream(), rows_of(documents)
+    with pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        while batch := list(islice(rows, PIECE_ROWS)):
+            columns = [_column(name, [row.get(name) for row in batch], kind) for name, kind in types.items()]
+            writer.write_table(pa.table(columns, schema=schema))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except pa.ArrowInvalid:
+        mixed = f"column {quoted(name)} mixes kinds of values, which Parquet cannot hold; write .csv or .json"
+        raise BadInput(mixed) from None

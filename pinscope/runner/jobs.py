@@ -12,28 +12,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
-from pinscope import isolation
-from pinscope.errors import (
-    BadInput,
-    InvalidParameter,
-    MeasurementFailed,
-    NoDevice,
-    NotEnoughMemory,
-    NotPossible,
-    StoreFailed,
-    UnknownName,
-)
+from pinscope import errors, isolation
 from pinscope.experiments.contract import AnyExperiment, BareParams, budget_of
-from pinscope.experiments.registry import find
+from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.lab.harness import check_budget
 from pinscope.lab.placement import placement
-from pinscope.probes.child_lifetime import start_child
-from pinscope.probes.environment import cupy_problem, machine_id
-from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of
+from pinscope.probes.environment import capture_environment, cupy_problem, machine_id
+from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of, start_child
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
 from pinscope.store.safe_writer import bring_in, find_saved
@@ -84,9 +73,9 @@ def prepare(request: Request, environment: Environment) -> ExperimentRun:
     experiment = find(request.experiment).experiment
     lab = request.lab or ("cuda" if usable_gpu(environment) else "host")
     if lab not in ("cuda", "host"):
-        raise InvalidParameter(f"no lab {quoted(lab)}; there are: cuda, host")
+        raise errors.InvalidParameter(f"no lab {quoted(lab)}; there are: cuda, host")
     if reason := experiment.labs.get(lab, "it was not written for it"):
-        raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
+        raise errors.NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
     _check_device(lab, request.device, environment)
     params = experiment.Params.preset(lab, request.quick).with_overrides(request.overrides)
     chosen = placement(params.node, environment, lab, request.device)
@@ -122,16 +111,16 @@ def new_id() -> str:
 def _check_device(lab: LabKind, device: int, environment: Environment) -> None:
     if lab == "host":
         if device != 0:
-            raise InvalidParameter(f"no device {device} on the host model; it has only 0")
+            raise errors.InvalidParameter(f"no device {device} on the host model; it has only 0")
         return
     if not environment.devices:
         reason = environment.missing.get("devices", "no NVIDIA driver answers")
-        raise NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
+        raise errors.NoDevice(f"there is no GPU to run on here: {reason}; use --lab host, or run on a GPU host")
     if problem := cupy_problem(environment):
-        raise NoDevice(f"{problem.reason}; {problem.advice}")
+        raise errors.NoDevice(f"{problem.reason}; {problem.advice}")
     if environment.device(device) is None:
         known = ", ".join(str(gpu.index) for gpu in environment.devices)
-        raise InvalidParameter(f"no GPU {device}; there are: {known}")
+        raise errors.InvalidParameter(f"no GPU {device}; there are: {known}")
 
 
 def _fitting(
@@ -145,7 +134,7 @@ def _fitting(
             check_budget(
                 budget_of(experiment, params, environment), environment.limits, device, lab, environment.huge_pages
             )
-        except NotEnoughMemory as error:
+        except errors.NotEnoughMemory as error:
             smaller = params.smaller()
             if smaller is None or _changed(params, smaller) & set(request.overrides):
                 raise
@@ -195,7 +184,7 @@ def workers_for(store: Store, requests: Sequence[Request]) -> Iterator[Sequence[
         try:
             for request in requests:
                 worker = None
-                with suppress(MeasurementFailed):
+                with suppress(errors.MeasurementFailed):
                     worker = _start_worker(store, request.experiment, request.lab, loading)
                 workers.append(worker)
         finally:
@@ -232,7 +221,7 @@ def _start_worker(store: Store, experiment: str, lab: LabKind | None, output: in
     try:
         return launch() if in_main_thread else _launcher.submit(launch).result()
     except OSError as error:
-        raise MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
+        raise errors.MeasurementFailed(f"the process that measures could not be started: {error.strerror}") from None
 
 
 def _stdin(worker: Worker) -> IO[bytes]:
@@ -286,11 +275,11 @@ def ended_run(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool
             if store.run(run_id).status == "running":  # killed before it could say how it ended
                 mark_interrupted(store, run_id)
             return store.run(run_id), store.observations(run_id), True
-        except UnknownName:
-            raise MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
-        except StoreFailed as error:
+        except errors.UnknownName:
+            raise errors.MeasurementFailed(f"run {run_id} is no longer in the database; was it deleted?") from None
+        except errors.StoreFailed as error:
             if time.monotonic() > deadline:
-                raise StoreFailed(
+                raise errors.StoreFailed(
                     f"run {run_id} has ended, but cannot be read: {error}; "
                     f"pinscope runs show {run_id} shows it when that has passed"
                 ) from None
@@ -309,7 +298,7 @@ def cancel(store: Store, run_id: str) -> None:
     """
     run = store.run(run_id)
     if run.status != "running":
-        raise BadInput(f"run {run.id} is not running; it is {run.status}")
+        raise errors.BadInput(f"run {run.id} is not running; it is {run.status}")
     if _is_gone(run):
         reconcile(store)
         return
@@ -353,8 +342,8 @@ def mark_interrupted(store: Store, run_id: str) -> bool:
         "finished_at": datetime.now(UTC),
     }
     if not store.presumed:  # else it is known to take none, which it may have taken seconds to say
-        with suppress(StoreFailed):
-            with suppress(UnknownName):  # somebody else has marked and deleted it in this moment
+        with suppress(errors.StoreFailed):
+            with suppress(errors.UnknownName):  # somebody else has marked and deleted it in this moment
                 store.update(run_id, **changes)
             return True
     store.presumed[run_id] = changes
@@ -374,3 +363,170 @@ def _is_gone(run: Run) -> bool:
     if is_in_sight(run.process):
         return not is_alive(run.process)
     return run.progress.at is not None and time.monotonic() - run.progress.at > SILENT_SECONDS
+
+
+ALL = "all"
+"""Stands for every experiment, where one is named."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What can run of what was asked for.
+
+    Attributes:
+        requests: one for each experiment, each with its lab.
+        left_out: a line for each other experiment: its name, and why it is left out.
+    """
+
+    requests: tuple[Request, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def select_experiments(asked: Request, environment: Environment) -> Selection:
+    """The experiment asked for, or all that run on the lab; nothing on the machine is touched.
+
+    One experiment of several whose preset this machine cannot hold is left out; bad input, and settings that this
+    machine cannot hold, refuse them all.
+
+    Raises:
+        BadInput: one of the requests makes no sense.
+        NotPossible: none can run here, or one cannot with the settings asked for.
+    """
+    if asked.experiment != ALL:
+        return possible([asked], environment)
+    experiments = [entry.experiment for entry in EXPERIMENTS]
+    known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
+    if unknown := set(asked.overrides) - set(known):
+        raise errors.InvalidParameter(
+            f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}"
+        )
+    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
+    requests, left_out = [], []
+    for experiment in experiments:
+        if reason := experiment.labs.get(lab):
+            left_out.append(f"{experiment.name} does not run on the {LAB_TITLES[lab]}: {reason}")
+            continue
+        overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
+        requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
+    if not requests:
+        raise errors.NotPossible(f"no experiment has a meaning on the {lab} lab")
+    chosen = possible(requests, environment)
+    return Selection(chosen.requests, (*left_out, *chosen.left_out))
+
+
+def possible(requests: Sequence[Request], environment: Environment) -> Selection:
+    """Those of the requests that can run here. Errors as of :func:`select_experiments`."""
+    accepted: list[Request] = []
+    refused: list[tuple[str, errors.NotPossible]] = []
+    for request in requests:
+        try:
+            accepted.append(replace(request, lab=prepare(request, environment).lab))
+        except errors.NotPossible as error:
+            if request.overrides and isinstance(error, errors.NotEnoughMemory):
+                raise  # asked for by name, not a preset that is too large for this machine
+            refused.append((request.experiment, error))
+    if not accepted:
+        raise refused[0][1]
+    return Selection(tuple(accepted), tuple(f"{experiment}: {refusal}" for experiment, refusal in refused))
+
+
+@dataclass
+class Step:
+    """One run of a suite.
+
+    Attributes:
+        request: what it measures.
+        expected_seconds: how long it takes, as estimated beforehand.
+        run_id: once it has begun.
+        problem: why it could not begin, one line.
+        has_ended: it was measured, or could not begin.
+    """
+
+    request: Request
+    expected_seconds: float
+    run_id: str | None = field(default=None, init=False)
+    problem: str | None = field(default=None, init=False)
+    has_ended: bool = field(default=False, init=False)
+
+
+class Suite:
+    """Measures requests one after the other, in a thread of its own; every run is stored as if it had been alone.
+
+    Args:
+        store: where the runs are kept.
+        requests: what to measure, in this order.
+        environment: the machine, for the estimate of the time.
+
+    Raises:
+        PinScopeError: one of the requests cannot run here.
+    """
+
+    def __init__(self, store: Store, requests: Sequence[Request], environment: Environment) -> None:
+        runs = [prepare(request, environment) for request in requests]
+        self.steps = tuple(
+            Step(replace(request, lab=run.lab), run.expected_seconds)
+            for request, run in zip(requests, runs, strict=True)
+        )
+        self._store = store
+        self._is_cancelled = threading.Event()
+        self._thread = threading.Thread(target=self._measure, name="pinscope-suite", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the first request."""
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Stop the run that goes on and begin no other; what was measured stays."""
+        self._is_cancelled.set()
+        step = self.current
+        if step is not None and step.run_id is not None:
+            with suppress(errors.BadInput, errors.StoreFailed):  # it ended in the same moment
+                cancel(self._store, step.run_id)
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is measured any more."""
+        return not self._thread.is_alive()
+
+    @property
+    def current(self) -> Step | None:
+        """The step that goes on, or is next; ``None`` after the last."""
+        return next((step for step in self.steps if not step.has_ended), None)
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long all steps take, as estimated beforehand."""
+        return sum(step.expected_seconds for step in self.steps)
+
+    def fraction(self) -> float:
+        """How much of the time has passed, 0 to 1, by the estimates of the steps.
+
+        Raises:
+            StoreFailed: the progress of the run that goes on cannot be read.
+        """
+        passed = sum(step.expected_seconds for step in self.steps if step.has_ended)
+        step = self.current
+        if step is not None and step.run_id is not None:
+            passed += step.expected_seconds * self._store.run(step.run_id).progress.fraction
+        return passed / (self.expected_seconds or 1.0)
+
+    def _measure(self) -> None:
+        with workers_for(self._store, [step.request for step in self.steps]) as workers:
+            for step, worker in zip(self.steps, workers, strict=True):
+                if self._is_cancelled.is_set():
+                    return
+                try:
+                    run = prepare(step.request, capture_environment())
+                    job = start(self._store, run, worker)
+                    step.run_id = run.id
+                    if self._is_cancelled.is_set():
+                        job.child.terminate()
+                    job.child.wait()
+                    reconcile(self._store)
+                except errors.PinScopeError as error:
+                    step.problem = str(error)
+                step.has_ended = True

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pinscope.errors import BadInput
 from pinscope.isolation import open_command, python_options
-from pinscope.probes.child_lifetime import ending_with_this
+from pinscope.probes.process import ending_with_this
 
 OLDEST = (3, 9)
 """Python that the recorder runs in."""

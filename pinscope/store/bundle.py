@@ -36,7 +36,7 @@ from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
-from pinscope.store.new_file import AS_UMASK_SAYS, new_file
+from pinscope.store.new_file import new_file
 from pinscope.store.tables import RowSource, RunWithRows, StoredRow, checked, dump_json, first_complaint, storable
 
 PARTS_FOLDER = "/attachments/"
@@ -100,23 +100,20 @@ _CHUNK_BYTES = 2**16
 _ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
 
 
-def write_bundle(
-    path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts, mode: int = AS_UMASK_SAYS
-) -> None:
+def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:
     """Write runs with their observations to one new file, all or nothing.
 
     Args:
         path: the file.
         items: the runs with their observations.
         parts: gives the parts of their attachments.
-        mode: what may be done with the file, less what the umask takes away.
 
     Raises:
         PathExists: there is such a file.
         BadInput: no runs, the same run twice, more than a bundle holds, or no such folder.
         PinScopeError: the file could not be written.
     """
-    with new_file(Path(path), mode) as file:
+    with new_file(Path(path)) as file:
         _pack(file, items, parts)
 
 

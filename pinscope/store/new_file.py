@@ -15,7 +15,6 @@ from typing import BinaryIO
 from pinscope.errors import BadInput, PathExists, PinScopeError
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
-AS_UMASK_SAYS = 0o666
 _IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 
 
@@ -40,14 +39,10 @@ def check_new(path: Path) -> None:
 
 
 @contextmanager
-def new_file(path: Path, mode: int = AS_UMASK_SAYS) -> Iterator[BinaryIO]:
+def new_file(path: Path) -> Iterator[BinaryIO]:
     """Gives the file to write to. Under that name there is nothing, or what was written when the block ended.
 
     Until then it has a hidden name beside it, which a process that is killed leaves behind.
-
-    Args:
-        path: its name.
-        mode: what may be done with it, less what the umask takes away.
 
     Raises:
         PathExists: something of that name is there.
@@ -58,7 +53,7 @@ def new_file(path: Path, mode: int = AS_UMASK_SAYS) -> Iterator[BinaryIO]:
     temporary = path.parent / f".pinscope-{secrets.token_hex(8)}.part"
     try:
         try:
-            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with temporary.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -17,27 +17,12 @@ from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Attachment, Run, parse_run
+from pinscope.store import tables
 from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
 from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.choice import COLUMNS, Wanted, fits, stands_for
 from pinscope.store.database import Database
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
-from pinscope.store.tables import (
-    OBSERVATIONS,
-    PARTS,
-    RUNS,
-    Damage,
-    DamagedRun,
-    RowSource,
-    RunT,
-    RunWithRows,
-    StoredRow,
-    changed_run,
-    checked,
-    first_complaint,
-    is_run_id,
-    storable,
-)
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -49,7 +34,13 @@ BATCH = 1000
 """Observations in memory at a time."""
 OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
 """Fields of a run that do not stand in its document."""
-RUN_COLUMNS = (RUNS.c.id, RUNS.c.status, RUNS.c.progress, RUNS.c.observations, RUNS.c.document)
+RUN_COLUMNS = (
+    tables.RUNS.c.id,
+    tables.RUNS.c.status,
+    tables.RUNS.c.progress,
+    tables.RUNS.c.observations,
+    tables.RUNS.c.document,
+)
 
 
 def as_columns(run: Run) -> dict[str, Any]:
@@ -67,12 +58,12 @@ def as_columns(run: Run) -> dict[str, Any]:
 
 def insert_run(connection: Connection, run: Run) -> None:
     """Add a run, without observations so far."""
-    connection.execute(insert(RUNS).values(**as_columns(run), observations=0))
+    connection.execute(insert(tables.RUNS).values(**as_columns(run), observations=0))
 
 
 def change_run(connection: Connection, run_id: str, **columns: Any) -> None:
     """Give some columns of its row other values."""
-    connection.execute(update(RUNS).where(RUNS.c.id == run_id).values(columns))
+    connection.execute(update(tables.RUNS).where(tables.RUNS.c.id == run_id).values(columns))
 
 
 def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | None:
@@ -81,29 +72,29 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
     Raises:
         StoreFailed: it cannot be read.
     """
-    query: Select[Any] = select(*RUN_COLUMNS).where(RUNS.c.id == run_id)
+    query: Select[Any] = select(*RUN_COLUMNS).where(tables.RUNS.c.id == run_id)
     row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     run = None if row is None else _run_or_damage(row)
-    if isinstance(run, DamagedRun):
+    if isinstance(run, tables.DamagedRun):
         raise StoreFailed(str(run))
     return run
 
 
-def _run_or_damage(row: Mapping[Any, Any]) -> Run | DamagedRun:
+def _run_or_damage(row: Mapping[Any, Any]) -> Run | tables.DamagedRun:
     """A stored run, or why it cannot be read."""
     name, document = row["id"], row["document"]
     for part in (document, row["progress"]):
-        if isinstance(part, Damage):
-            return DamagedRun(name, part.why)
+        if isinstance(part, tables.Damage):
+            return tables.DamagedRun(name, part.why)
     try:
         return parse_run({**document, **{key: row[key] for key in ("id", "status", "progress", "observations")}})
     except ValidationError as error:
-        return DamagedRun(name, first_complaint(error))
+        return tables.DamagedRun(name, tables.first_complaint(error))
     except TypeError:
-        return DamagedRun(name, "it is not a document")
+        return tables.DamagedRun(name, "it is not a document")
 
 
-class StoredRows(Sequence[StoredRow]):
+class StoredRows(Sequence[tables.StoredRow]):
     """The observations of one run in the order in which they were measured, read from the database when asked for.
 
     Equal to any sequence of equal rows. Reading raises :class:`StoreFailed` where a row cannot be read, or where the
@@ -125,15 +116,15 @@ class StoredRows(Sequence[StoredRow]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[StoredRow]:
+    def __iter__(self) -> Iterator[tables.StoredRow]:
         for first in range(0, self._count, BATCH):
             yield from self._read(first, min(BATCH, self._count - first))
 
     @overload
-    def __getitem__(self, place: int) -> StoredRow: ...
+    def __getitem__(self, place: int) -> tables.StoredRow: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[StoredRow]: ...
-    def __getitem__(self, place: int | slice) -> StoredRow | Sequence[StoredRow]:
+    def __getitem__(self, place: slice) -> Sequence[tables.StoredRow]: ...
+    def __getitem__(self, place: int | slice) -> tables.StoredRow | Sequence[tables.StoredRow]:
         if isinstance(place, int):
             return self._read(range(self._count)[place], 1)[0]
         places = range(self._count)[place]
@@ -151,22 +142,22 @@ class StoredRows(Sequence[StoredRow]):
     def characters(self) -> int:
         """Of the JSON of all these rows, as they are stored."""
         with self._reading() as connection:
-            length = func.sum(func.length(cast(OBSERVATIONS.c.row, Text)))
+            length = func.sum(func.length(cast(tables.OBSERVATIONS.c.row, Text)))
             return int(connection.scalar(select(length).where(*self._among(0, self._count))) or 0)
 
     def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
         """Chooses so many rows from the ``first`` of these on."""
         begin = self._start + first
-        sequence = OBSERVATIONS.c.sequence
-        return OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
+        sequence = tables.OBSERVATIONS.c.sequence
+        return tables.OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
 
-    def _read(self, first: int, count: int) -> list[StoredRow]:
-        query = select(OBSERVATIONS.c.sequence, OBSERVATIONS.c.row).where(*self._among(first, count))
+    def _read(self, first: int, count: int) -> list[tables.StoredRow]:
+        query = select(tables.OBSERVATIONS.c.sequence, tables.OBSERVATIONS.c.row).where(*self._among(first, count))
         with self._reading() as connection:
-            rows = connection.execute(query.order_by(OBSERVATIONS.c.sequence)).all()
+            rows = connection.execute(query.order_by(tables.OBSERVATIONS.c.sequence)).all()
         for sequence, row in rows:
             if not isinstance(row, dict):
-                why = row.why if isinstance(row, Damage) else "it is not a document"
+                why = row.why if isinstance(row, tables.Damage) else "it is not a document"
                 raise StoreFailed(
                     f"observation {sequence} of run {self._run_id} in the database cannot be read ({why})"
                 )
@@ -175,14 +166,14 @@ class StoredRows(Sequence[StoredRow]):
         return [row for _, row in rows]
 
 
-def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[StoredRow]) -> int:
+def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[tables.StoredRow]) -> int:
     """Add rows from number ``first`` on, and count them. How many rows the run has then."""
     count, left = first, iter(rows)
     while batch := list(islice(left, BATCH)):
         records: list[dict[str, Any]] = [
             {"run_id": run_id, "sequence": place, "row": row} for place, row in enumerate(batch, start=count)
         ]
-        connection.execute(insert(OBSERVATIONS), records)
+        connection.execute(insert(tables.OBSERVATIONS), records)
         count += len(batch)
     if count > first:
         change_run(connection, run_id, observations=count)
@@ -191,7 +182,7 @@ def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[
 
 def insert_part(connection: Connection, run_id: str, name: str, number: int, content: bytes) -> None:
     """Add one part of an attachment."""
-    connection.execute(insert(PARTS).values(run_id=run_id, name=name, sequence=number, content=content))
+    connection.execute(insert(tables.PARTS).values(run_id=run_id, name=name, sequence=number, content=content))
 
 
 def insert_parts(connection: Connection, run: Run, parts: Parts, stored: Run | None = None) -> None:
@@ -210,8 +201,8 @@ def stored_parts(reading: Reading, run: Run, attachment: Attachment) -> Iterator
         StoreFailed: one is missing.
     """
     for number in range(attachment.parts):
-        query = select(PARTS.c.content).where(
-            PARTS.c.run_id == run.id, PARTS.c.name == attachment.name, PARTS.c.sequence == number
+        query = select(tables.PARTS.c.content).where(
+            tables.PARTS.c.run_id == run.id, tables.PARTS.c.name == attachment.name, tables.PARTS.c.sequence == number
         )
         with reading() as connection:
             content = connection.scalar(query)
@@ -258,13 +249,13 @@ class Store(Database):
 
     # Writing
 
-    def add(self, run: RunT) -> RunT:
+    def add(self, run: tables.RunT) -> tables.RunT:
         """Store a new run, without observations so far.
 
         Raises:
             BadInput: a run of that id is here already, or it could not be stored everywhere.
         """
-        run = storable(run.model_copy(update={"observations": 0, "recording": False}))
+        run = tables.storable(run.model_copy(update={"observations": 0, "recording": False}))
         with self.writing() as connection:
             if read_run(connection, run.id) is not None:
                 raise BadInput(f"run {run.id} is in the database already")
@@ -286,7 +277,7 @@ class Store(Database):
             run = self._locked(connection, run_id)
             if run.status != "running" and changes.get("status", run.status) != run.status:
                 changes = {field: value for field, value in changes.items() if field not in _ENDING}
-            changed = changed_run(run, changes)
+            changed = tables.changed_run(run, changes)
             columns = as_columns(changed)
             if not set(changes) - OWN_COLUMNS:
                 del columns["document"]  # some kilobytes that did not change
@@ -306,9 +297,11 @@ class Store(Database):
             UnknownName: no such run.
             BadInput: a row that is not an observation, a gap before ``start``, or a recording.
         """
-        accepted = list(checked(rows))
+        accepted = list(tables.checked(rows))
         with self.writing() as connection:
-            count = connection.scalar(select(RUNS.c.observations).where(RUNS.c.id == run_id).with_for_update())
+            count = connection.scalar(
+                select(tables.RUNS.c.observations).where(tables.RUNS.c.id == run_id).with_for_update()
+            )
             if count is None:
                 raise self._no_such_run(run_id)
             if start is not None:
@@ -353,23 +346,23 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            connection.execute(delete(OBSERVATIONS).where(OBSERVATIONS.c.run_id == run_id))
-            connection.execute(delete(PARTS).where(PARTS.c.run_id == run_id))
-            connection.execute(delete(RUNS).where(RUNS.c.id == run_id))
+            connection.execute(delete(tables.OBSERVATIONS).where(tables.OBSERVATIONS.c.run_id == run_id))
+            connection.execute(delete(tables.PARTS).where(tables.PARTS.c.run_id == run_id))
+            connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id == run_id))
 
-    def restore(self, run: Run, rows: Sequence[StoredRow]) -> None:
+    def restore(self, run: Run, rows: Sequence[tables.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
 
         Raises:
             BadInput: the run could not be stored.
         """
-        run = storable(run)
+        run = tables.storable(run)
         with self.writing() as connection:
             stored = read_run(connection, run.id, lock=True)
             if stored is None:
                 insert_run(connection, run)
                 stored = run.model_copy(update={"observations": 0})
-            insert_rows(connection, run.id, stored.observations, checked(rows[stored.observations :]))
+            insert_rows(connection, run.id, stored.observations, tables.checked(rows[stored.observations :]))
             # A run ends once, and one whose writer was killed says nothing of its end.
             kept = {
                 "attachments",
@@ -379,7 +372,7 @@ class Store(Database):
             run = run.model_copy(update={field: getattr(stored, field) for field in kept})
             change_run(connection, run.id, **as_columns(run))
 
-    def import_runs(self, items: Iterable[RunWithRows], parts: Parts = no_parts) -> Imported:
+    def import_runs(self, items: Iterable[tables.RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
 
         A run is skipped if the database knows all that the bundle does. It is completed if its observations here are
@@ -400,9 +393,11 @@ class Store(Database):
                 outcome[self._import_run(connection, incoming, rows, has_ended, parts)].append(run.id)
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(self, connection: Connection, incoming: Run, rows: RowSource, has_ended: bool, parts: Parts) -> str:
-        incoming = storable(incoming)
-        here: Sequence[StoredRow]
+    def _import_run(
+        self, connection: Connection, incoming: Run, rows: tables.RowSource, has_ended: bool, parts: Parts
+    ) -> str:
+        incoming = tables.storable(incoming)
+        here: Sequence[tables.StoredRow]
         stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:
             here = StoredRows(lambda: nullcontext(connection), stored.id, 0, stored.observations)
@@ -410,7 +405,7 @@ class Store(Database):
             stored = recorded_run(incoming.id)
             if stored is None:
                 insert_run(connection, incoming)
-                insert_rows(connection, incoming.id, 0, checked(rows))
+                insert_rows(connection, incoming.id, 0, tables.checked(rows))
                 insert_parts(connection, incoming, parts)
                 return "added"
             here = recorded_observations(stored.id)
@@ -423,7 +418,7 @@ class Store(Database):
         # A run ends once; what it had measured by then is all the same welcome.
         kept = {*LABELS, *(_ENDING if stored.status == "cancelled" else ())}
         incoming = incoming.model_copy(update={field: getattr(stored, field) for field in kept})
-        insert_rows(connection, stored.id, len(here), islice(checked(rows), len(here), None))
+        insert_rows(connection, stored.id, len(here), islice(tables.checked(rows), len(here), None))
         insert_parts(connection, incoming, parts, stored)
         change_run(connection, stored.id, **as_columns(incoming))
         return "completed"
@@ -447,7 +442,7 @@ class Store(Database):
         return self._as_presumed(run)
 
     def _by_id(self, run_id: str) -> Run | None:
-        if not is_run_id(run_id):  # some databases fail on characters that no id has
+        if not tables.is_run_id(run_id):  # some databases fail on characters that no id has
             return None
         with self.reading() as connection:
             run = read_run(connection, run_id) or recorded_run(run_id)
@@ -464,33 +459,33 @@ class Store(Database):
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
-        begins = func.substr(RUNS.c.id, 1, len(beginning)) == beginning
-        ids = list(connection.scalars(select(RUNS.c.id).where(begins).order_by(RUNS.c.id)))
+        begins = func.substr(tables.RUNS.c.id, 1, len(beginning)) == beginning
+        ids = list(connection.scalars(select(tables.RUNS.c.id).where(begins).order_by(tables.RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
             some = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
             raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
         return ids[0] if ids else None
 
-    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | DamagedRun]:
+    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | tables.DamagedRun]:
         """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
 
         Newest first; the recordings that ship with PinScope come last.
         """
         recordings = wanted.get("recordings", True)
-        query = select(RUNS.c.id).order_by(RUNS.c.created_at.desc(), RUNS.c.id.desc())
+        query = select(tables.RUNS.c.id).order_by(tables.RUNS.c.created_at.desc(), tables.RUNS.c.id.desc())
         for field in COLUMNS:
             value = wanted.get(field)
             if value is not None and (field != "status" or not self.presumed):
-                query = query.where(RUNS.c[field] == value)
+                query = query.where(tables.RUNS.c[field] == value)
         with self.reading() as connection:
             ids = list(connection.scalars(query))
-            stored = set(connection.scalars(select(RUNS.c.id))) if recordings else set()
+            stored = set(connection.scalars(select(tables.RUNS.c.id))) if recordings else set()
         groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
         for run in chain(own, shipped):
-            if isinstance(run, DamagedRun) or fits(run, wanted):
+            if isinstance(run, tables.DamagedRun) or fits(run, wanted):
                 yield run
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
@@ -501,10 +496,10 @@ class Store(Database):
         """All that :meth:`each_run` gives, as a list."""
         return list(self.each_run(**wanted))
 
-    def _read_runs(self, ids: Sequence[str]) -> list[Run | DamagedRun]:
+    def _read_runs(self, ids: Sequence[str]) -> list[Run | tables.DamagedRun]:
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
-            rows = connection.execute(select(*RUN_COLUMNS).where(RUNS.c.id.in_(ids))).mappings().all()
+            rows = connection.execute(select(*RUN_COLUMNS).where(tables.RUNS.c.id.in_(ids))).mappings().all()
         read = map(_run_or_damage, rows)
         by_id = {run.id: self._as_presumed(run) if isinstance(run, Run) else run for run in read}
         return [by_id[run_id] for run_id in ids if run_id in by_id]
@@ -513,7 +508,7 @@ class Store(Database):
         """Runs whose status is ``running``, whether or not their child still lives."""
         return self.runs(status="running", recordings=False)
 
-    def observations(self, run_id: str, start: int = 0) -> Sequence[StoredRow]:
+    def observations(self, run_id: str, start: int = 0) -> Sequence[tables.StoredRow]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
 
         Those of the database are read when they are asked for, a few at a time; see :class:`StoredRows`.
@@ -522,7 +517,7 @@ class Store(Database):
             UnknownName: no such run.
         """
         with self.reading() as connection:
-            count = connection.scalar(select(RUNS.c.observations).where(RUNS.c.id == run_id))
+            count = connection.scalar(select(tables.RUNS.c.observations).where(tables.RUNS.c.id == run_id))
         if count is not None:
             return StoredRows(self.reading, run_id, start, int(count) - start)
         if recorded_run(run_id) is None:

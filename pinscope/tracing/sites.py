@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Cell, Run, Table, table
-from pinscope.records.trace_row import LARGE_BYTES, copies_large_from_or_to
-from pinscope.records.traffic import NeedlessKind
+from pinscope.records.trace_row import LARGE_BYTES, NeedlessKind, copies_large_from_or_to
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 

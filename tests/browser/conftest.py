@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import Run
 from pinscope.runner import jobs
-from pinscope.runner.queue import VARIABLE as QUEUE
+from pinscope.runner.worker import VARIABLE as QUEUE
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 

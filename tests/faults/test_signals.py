@@ -25,7 +25,7 @@ from pinscope.probes.process import is_alive
 from pinscope.records.run import Run
 from pinscope.report.facts import open_document
 from pinscope.runner import jobs
-from pinscope.runner.queue import turn
+from pinscope.runner.worker import turn
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.faults.campaign import Campaign, whole_only

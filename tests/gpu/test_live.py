@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from pinscope.errors import Cancelled, NotPossible
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import possible_owners
+from pinscope.live.findings import possible_owners, snapshot_findings
 from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.gpu import Nvml, read_gpus

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.runner import children
+from pinscope.runner import traced_program
 from tests.integration.traces import rows, traced
 
 pytestmark = pytest.mark.usefixtures("_cupti")
@@ -127,8 +127,8 @@ def test_children_that_used_cuda_and_are_not_recorded_are_named_first_and_others
     (tmp_path / "uvm").touch()
     (tmp_path / "native.sh").write_text(f"exec 3<{tmp_path}/uvm; exec sleep 1.5")
     (tmp_path / "program.py").write_text(UVM + text)
-    monkeypatch.setattr(children, "UVM", str(tmp_path / "uvm"))
-    monkeypatch.setattr(children, "LIBRARY", library)
+    monkeypatch.setattr(traced_program, "UVM", str(tmp_path / "uvm"))
+    monkeypatch.setattr(traced_program, "LIBRARY", library)
     code, document = traced(tmp_path, "--fail-on", "pageable=1GiB", tmp_path / "program.py")
     assert [row["child"] for row in rows(document, "unrecorded")] == expected.split()
     assert code == bool(expected), capfd.readouterr().err
@@ -151,7 +151,7 @@ def test_children_too_brief_to_be_looked_at_are_counted_and_pass_a_check_only_if
     options: tuple[str, ...], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(children.Children, "look", lambda _: None)
+    monkeypatch.setattr(traced_program.Children, "look", lambda _: None)
     (tmp_path / "program.py").write_text(BRIEF)
     code, document = traced(tmp_path, "--fail-on", "pageable", *options, tmp_path / "program.py")
     assert (code, rows(document, "program")[0]["unseen"]) == (expected, 4)

@@ -14,20 +14,8 @@ from pydantic import Field
 from pinscope.analysis.rules import rounded_up
 from pinscope.errors import MeasurementFailed, NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case, Progress
-from pinscope.experiments.dataloader import torch_pool
+from pinscope.experiments.dataloader import torch_pool, ways
 from pinscope.experiments.dataloader.reading import LEAST_BATCHES, LEAST_RUNS, MOST_RUNS, MSER_BATCH, OWN_TIMES
-from pinscope.experiments.dataloader.ways import (
-    BACKLOGS,
-    BATCHES,
-    CHANNELS,
-    IMAGE_BYTES,
-    KINDS,
-    PIXELS,
-    PREFETCHED,
-    SLOW_SECONDS,
-    BatchKind,
-    Loading,
-)
 from pinscope.lab.child_processes import Child, ChildProcesses
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
 from pinscope.lab.protocol import Lab
@@ -39,7 +27,7 @@ from pinscope.units import format_bytes
 
 Choice = Literal["on", "off"]
 Workers = Annotated[int, Field(ge=0, le=64)]
-Training = tuple[int, Loading] | None
+Training = tuple[int, ways.Loading] | None
 """In which round, and with which loader."""
 TORCH_BYTES = 2 * 2**30
 """GPU memory for PyTorch's kernels, the network and its activations, roughly."""
@@ -57,7 +45,8 @@ class DataloaderParams(BareParams):
 
     batch: int = parameter(
         "Batch",
-        f"Number of images in a batch, each of {PIXELS} by {PIXELS} pixels in {CHANNELS} channels of 4 bytes.",
+        f"Number of images in a batch, each of {ways.PIXELS} by {ways.PIXELS} pixels in {ways.CHANNELS} channels of 4 "
+        "bytes.",
         unit="count",
         ge=1,
         le=4096,
@@ -67,16 +56,16 @@ class DataloaderParams(BareParams):
     )
     pin_memory: Several[Choice] = parameter("pin_memory", "Whether the DataLoader copies batches to pinned memory.")
     non_blocking: Several[Choice] = parameter("non_blocking", "Whether the program asks for asynchronous copies.")
-    batches: Several[BatchKind] = parameter(
+    batches: Several[ways.BatchKind] = parameter(
         "Kinds of batches",
-        "; ".join(f"{kind}: {way.help}" for kind, way in BATCHES.items()) + ". The first is measured in every "
+        "; ".join(f"{kind}: {way.help}" for kind, way in ways.BATCHES.items()) + ". The first is measured in every "
         "combination, others with the most workers, and with pin_memory and non_blocking both off or both on.",
         ("one",),
     )
     steps: int = parameter(
         "Steps",
-        f"Number of training steps of each combination. It is raised to {BACKLOGS} times the number of "
-        f"batches that the workers make ahead ({PREFETCHED} each), if that is larger. The first steps, before the "
+        f"Number of training steps of each combination. It is raised to {ways.BACKLOGS} times the number of "
+        f"batches that the workers make ahead ({ways.PREFETCHED} each), if that is larger. The first steps, before the "
         "steady state, are found and left out.",
         unit="count",
         ge=LEAST_STEPS,
@@ -107,7 +96,7 @@ class DataloaderParams(BareParams):
             non_blocking=("off", "on"),
             steps=40 if quick else 80,
             rounds=3 if quick else 4,
-            batches=("one",) if quick else tuple(BATCHES),
+            batches=("one",) if quick else tuple(ways.BATCHES),
             pool=not quick,
         )
 
@@ -129,7 +118,7 @@ class DataloaderObservation(Observation):
     pinned_bytes: int | None
     """What the host's count of pinned pages had grown by since this combination began, after its last step; of a look
     at the pool, while the tensor was there."""
-    batch_kind: BatchKind = "one"
+    batch_kind: ways.BatchKind = "one"
     """``one`` tensor, ``many``, or one of items that are ``slow`` to make."""
     # One step:
     round: int = 0
@@ -207,7 +196,7 @@ class Dataloader:
             raise NotPossible(f"PyTorch is not installed here; run: {install_command('torch')}")
         usual = params.batches[0]
         settings = [
-            Loading(params.batch, workers, pin == "on", asynchronous == "on", kind)
+            ways.Loading(params.batch, workers, pin == "on", asynchronous == "on", kind)
             for kind, workers, pin, asynchronous in product(
                 params.batches, params.workers, params.pin_memory, params.non_blocking
             )
@@ -243,7 +232,7 @@ class Dataloader:
         for training in Progress(self.cases(params), harness):
             empty_pinned_cache()
             if training is None:
-                nbytes = params.batch * IMAGE_BYTES
+                nbytes = params.batch * ways.IMAGE_BYTES
                 for values in _looks(version(), nbytes, ordinal, harness):
                     yield DataloaderObservation(kind="pool", repeat=0, warmup=False, **values)
                 continue
@@ -285,18 +274,18 @@ def _looks(release: str, nbytes: int, ordinal: int, harness: Harness) -> Iterato
             harness.note(f"Left out: PyTorch's pool, {setting}. {error}")
 
 
-def _case(number: int, loading: Loading, steps: int) -> Case[Training]:
+def _case(number: int, loading: ways.Loading, steps: int) -> Case[Training]:
     pin, asynchronous = ("on" if value else "off" for value in (loading.pin_memory, loading.non_blocking))
     batch, at_once = loading.batch_bytes, loading.ahead + 2
     tensors = -(-batch // loading.tensor_bytes)
-    slow = SLOW_SECONDS * loading.batch / max(loading.workers, 1) if loading.kind == "slow" else 0.0
-    kind = "" if loading.kind == "one" else f", {BATCHES[loading.kind].title}"
+    slow = ways.SLOW_SECONDS * loading.batch / max(loading.workers, 1) if loading.kind == "slow" else 0.0
+    kind = "" if loading.kind == "one" else f", {ways.BATCHES[loading.kind].title}"
     return Case(
         f"pin_memory {pin}, non_blocking {asynchronous}, {loading.workers} workers{kind}",
         (number, loading),
         0.5 + loading.at_least(steps) * (batch / STEP_BYTES_PER_SECOND + slow),
         pinned_bytes=at_once * tensors * rounded_up(loading.tensor_bytes),
-        pageable_bytes=2 * at_once * batch + KINDS * IMAGE_BYTES,  # forked workers share the images
+        pageable_bytes=2 * at_once * batch + ways.KINDS * ways.IMAGE_BYTES,  # forked workers share the images
         device_bytes=TORCH_BYTES + 8 * batch,
     )
 

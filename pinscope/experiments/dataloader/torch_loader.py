@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from pinscope.errors import NotPossible
 from pinscope.experiments.dataloader.ways import CHANNELS, KINDS, PIXELS, PREFETCHED, SLOW_SECONDS, TENSORS, Loading
 from pinscope.lab.torch_pinned import why_not_torch
-from pinscope.probes.child_lifetime import die_with_parent
+from pinscope.probes.process import die_with_parent
 
 CLASSES = 1000
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9

@@ -6,20 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from pinscope.analysis import pinning_strategy
 from pinscope.analysis.cells import LineStyle, Way, every_combination, of_kind, way
-from pinscope.analysis.pinning_strategy import (
-    CALLS,
-    GENTLE,
-    IDLE,
-    NEAR,
-    PHASES,
-    USUAL,
-    WORTH_IT,
-    Recommended,
-    StrategyCell,
-    recommend,
-    strategy_cells,
-)
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import compared, measured
 from pinscope.analysis.texts import fill
@@ -41,10 +29,10 @@ PHRASES: Mapping[str, str] = {
 WAYS: Mapping[str, Way] = {name: way(strategy.title, PHRASES[name]) for name, strategy in STRATEGIES.items()}
 """The strategies. Their phrase says what a program does, with places for its threads and chunks."""
 NEIGHBOURS: Mapping[str, Way] = {
-    "info": way(CALLS["info"], style=LineStyle("issue"), kinds="context"),
-    "nvml": way(CALLS["nvml"], style=LineStyle("issue", "triangle-down")),
-    "kernel": way(CALLS["kernel"], style=LineStyle("compute", "square"), kinds="context"),
-    "allocation": way(CALLS["allocation"], style=LineStyle("issue", "diamond"), kinds="context"),
+    "info": way(pinning_strategy.CALLS["info"], style=LineStyle("issue"), kinds="context"),
+    "nvml": way(pinning_strategy.CALLS["nvml"], style=LineStyle("issue", "triangle-down")),
+    "kernel": way(pinning_strategy.CALLS["kernel"], style=LineStyle("compute", "square"), kinds="context"),
+    "allocation": way(pinning_strategy.CALLS["allocation"], style=LineStyle("issue", "diamond"), kinds="context"),
     "control": way("no driver calls", style=LineStyle("reference", "x")),
 }
 """What processes on the same GPU do again and again. The control makes no call: it says how late it woke, which is
@@ -52,7 +40,7 @@ waiting for a processor. Those of the kind ``context`` need a CUDA context each.
 WITH_CONTEXT = of_kind(NEIGHBOURS, "context")
 
 
-def phrase(cell: StrategyCell) -> str:
+def phrase(cell: pinning_strategy.StrategyCell) -> str:
     """What a program does that pins this way."""
     return fill(WAYS[cell.strategy].phrase, {"threads": cell.threads, "chunk": cell.chunk_bytes})
 
@@ -65,40 +53,40 @@ class Pinnings:
     rows: Sequence[Row]
 
     @cached_property
-    def cells(self) -> dict[str, StrategyCell]:
+    def cells(self) -> dict[str, pinning_strategy.StrategyCell]:
         """By name, with the neighbours idle."""
-        return strategy_cells(self.rows)
+        return pinning_strategy.strategy_cells(self.rows)
 
     @cached_property
-    def strategies(self) -> list[StrategyCell]:
+    def strategies(self) -> list[pinning_strategy.StrategyCell]:
         """Without the neighbours idle."""
-        return [cell for name, cell in self.cells.items() if name != IDLE]
+        return [cell for name, cell in self.cells.items() if name != pinning_strategy.IDLE]
 
     @cached_property
-    def recommended(self) -> Recommended[StrategyCell]:
+    def recommended(self) -> pinning_strategy.Recommended[pinning_strategy.StrategyCell]:
         """In one piece and in chunks."""
-        return recommend(self.cells)
+        return pinning_strategy.recommend(self.cells)
 
     @property
-    def best(self) -> StrategyCell | None:
+    def best(self) -> pinning_strategy.StrategyCell | None:
         """What is recommended, else the fastest that pins, also in separate places."""
         pinned = [cell for cell in self.strategies if cell.pinned is not False]
         fastest = min(pinned, key=lambda cell: cell.total_seconds.median, default=None)
         return self.recommended.array or self.recommended.chunks or fastest
 
     @property
-    def usual(self) -> StrategyCell | None:
+    def usual(self) -> pinning_strategy.StrategyCell | None:
         """One cudaHostAlloc."""
-        return self.cells.get(USUAL)
+        return self.cells.get(pinning_strategy.USUAL)
 
     @property
-    def chunks(self) -> StrategyCell | None:
+    def chunks(self) -> pinning_strategy.StrategyCell | None:
         """What is recommended in chunks, where that is gentler or nothing is in one piece."""
         best = self.recommended
         return best.chunks if best.gentler_in_chunks or not best.array else None
 
     @property
-    def refused(self) -> list[StrategyCell]:
+    def refused(self) -> list[pinning_strategy.StrategyCell]:
         """What CUDA does not take as pinned."""
         return [cell for cell in self.strategies if cell.pinned is False]
 
@@ -109,9 +97,9 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Pinnings | None:
     return pinnings if pinnings.strategies else None
 
 
-def cells_of(rows: Sequence[Row]) -> list[StrategyCell]:
+def cells_of(rows: Sequence[Row]) -> list[pinning_strategy.StrategyCell]:
     """Of every strategy, and with the neighbours idle."""
-    return list(strategy_cells(rows).values())
+    return list(pinning_strategy.strategy_cells(rows).values())
 
 
 def verdict(pinnings: Pinnings) -> str | None:
@@ -155,7 +143,7 @@ def headline(pinnings: Pinnings) -> Iterator[Quantity]:
         yield longest_wait(f"{chunks.longest_wait.during} in chunks", chunks, "chunks.wait")
 
 
-def longest_wait(during: str, cell: StrategyCell, key: str | None = None) -> Quantity:
+def longest_wait(during: str, cell: pinning_strategy.StrategyCell, key: str | None = None) -> Quantity:
     """The longest wait of both phases."""
     name = f"Longest driver call of another process {during}"
     return quantity(name, cell.longest_wait.seconds, "seconds", key=key)
@@ -169,15 +157,16 @@ def tables(pinnings: Pinnings) -> tuple[Table, ...]:
             note="Medians. Usual wait: of each repeat the longest driver call of another process. Copies at: one copy "
             "to the device within a chunk. Copies across chunks: whether CUDA takes one that crosses a boundary; n/a "
             "in one piece, and where chunks are separate allocations. Recommended, in one piece and in chunks: of the "
-            f"strategies within {NEAR:g} times the fastest, the fastest of those whose usual wait is within {GENTLE:g} "
-            f"times the shortest; cudaHostAlloc unless that is {WORTH_IT:g} times as fast.",
+            f"strategies within {pinning_strategy.NEAR:g} times the fastest, the fastest of those whose usual wait is "
+            f"within {pinning_strategy.GENTLE:g} times the shortest; cudaHostAlloc unless that is "
+            f"{pinning_strategy.WORTH_IT:g} times as fast.",
         ),
         table(
             "Longest waits of other processes",
             {
                 "strategy": "text",
                 "memory is": "text",
-                **dict.fromkeys(CALLS.values(), "seconds"),
+                **dict.fromkeys(pinning_strategy.CALLS.values(), "seconds"),
                 "longest call": "seconds",
                 "no driver calls": "seconds",
             },
@@ -189,10 +178,10 @@ def tables(pinnings: Pinnings) -> tuple[Table, ...]:
     )
 
 
-def _waits(cells: Iterable[StrategyCell]) -> Iterator[tuple[str | float | None, ...]]:
+def _waits(cells: Iterable[pinning_strategy.StrategyCell]) -> Iterator[tuple[str | float | None, ...]]:
     for cell in cells:
-        for phase in PHASES.values():
+        for phase in pinning_strategy.PHASES.values():
             if (longest := cell.wait(phase)) is not None:
-                calls = (cell.wait(phase, call) for call in CALLS.values())
-                done = "nothing" if cell.strategy == IDLE else phase
+                calls = (cell.wait(phase, call) for call in pinning_strategy.CALLS.values())
+                done = "nothing" if cell.strategy == pinning_strategy.IDLE else phase
                 yield cell.title, done, *calls, longest, cell.control_seconds.get(phase)

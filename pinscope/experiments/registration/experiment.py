@@ -13,17 +13,7 @@ from pydantic import model_validator
 
 from pinscope.errors import NotPossible
 from pinscope.experiments.contract import AnyExperiment, BareParams, Case
-from pinscope.experiments.registration.reading import (
-    CONTEXTS,
-    PORTABLE,
-    SHARINGS,
-    SOURCES,
-    WAYS,
-    Contexts,
-    Sharing,
-    Source,
-    Strategy,
-)
+from pinscope.experiments.registration import reading
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness
@@ -51,7 +41,9 @@ _AMOUNTS: Mapping[tuple[LabKind, bool], str] = {
     ("cuda", False): "8GiB 256MiB",
 }
 """Shared memory and GPU buffer of the presets: of a lab, quick or not."""
-_WITHOUT_CONTEXTS: tuple[Sharing, ...] = tuple(sharing for sharing in SHARINGS if sharing != PORTABLE)
+_WITHOUT_CONTEXTS: tuple[reading.Sharing, ...] = tuple(
+    sharing for sharing in reading.SHARINGS if sharing != reading.PORTABLE
+)
 
 
 class RegistrationParams(BareParams):
@@ -62,12 +54,12 @@ class RegistrationParams(BareParams):
         "GPU buffer", "GPU memory of each process, through which the shared memory is copied piece by piece."
     )
     processes: Counts = parameter("Processes", "Number of processes that share it.")
-    strategies: Several[Strategy] = parameter(
+    strategies: Several[reading.Strategy] = parameter(
         "Strategies",
         "each_registers: each process registers the shared memory. one_owner: one process owns pinned "
         "memory and copies into the GPU buffers of all (CUDA IPC).",
     )
-    sharing: Several[Sharing] = parameter(
+    sharing: Several[reading.Sharing] = parameter(
         "Shared memory",
         "What each process registers. memfd: shared memory without a name; shm_open: a POSIX segment; "
         "shm_open_portable: the same, registered for all contexts (cudaHostRegisterPortable); hugetlb: reserved huge "
@@ -104,7 +96,7 @@ class RegistrationParams(BareParams):
             buffer=buffer,
             processes=(2,) if quick else (1, 4),
             strategies=("each_registers", "one_owner"),
-            sharing=("memfd",) if quick else tuple(SHARINGS) if lab == "cuda" else _WITHOUT_CONTEXTS,
+            sharing=("memfd",) if quick else tuple(reading.SHARINGS) if lab == "cuda" else _WITHOUT_CONTEXTS,
             repeats=8 if quick else 7,
         )
 
@@ -126,13 +118,13 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
 class RegistrationObservation(Observation):
     """One process after one step, or all of them (``process`` is ``None``). ``repeat`` is the round of a copy."""
 
-    strategy: Strategy
+    strategy: reading.Strategy
     """``each_registers`` or ``one_owner``."""
     processes: Positive
     """How many take part."""
     process: int | None
     """0, 1, 2 …; 0 is the one that touches the shared memory, or owns it."""
-    sharing: Sharing | None = None
+    sharing: reading.Sharing | None = None
     """What is shared and how it is registered; ``None`` for one owner, and in older runs, where it is memfd."""
     step: Step
     """After which step: ``before``, ``start``, ``buffers``, ``pin``, ``copy`` or ``end``; across GPUs also ``open``:
@@ -168,7 +160,7 @@ class RegistrationObservation(Observation):
     """8-byte words of the last piece that were not what the shared memory holds there."""
     checked_words: int | None = None
     """8-byte words that were compared."""
-    contexts: Contexts | None = None
+    contexts: reading.Contexts | None = None
     """Of processes on several GPUs: a context on ``every_gpu``, or each on its ``own_gpu``; ``None``: on one GPU."""
     device: int | None = None
     """Of these the GPU on which was read what is used, or on which the opened memory lies."""
@@ -176,7 +168,7 @@ class RegistrationObservation(Observation):
     """GPU of the process that opened the memory."""
     open_seconds: float | None = None
     """That opening took."""
-    source: Source | None = None
+    source: reading.Source | None = None
     """From where it copied: its pinned ``host`` memory, or its own GPU's memory (``device``)."""
     copies: Positive | None = None
     """How many of ``buffer_bytes`` followed each other."""
@@ -230,11 +222,11 @@ class Registration:
             kind = _Across if case.contexts else _Trial
             yield from kind(case, lab, harness, number / len(sharers)).run()
 
-    def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[Sharing]:
+    def _possible(self, params: RegistrationParams, lab: Lab, harness: Harness) -> list[reading.Sharing]:
         """The sorts of shared memory that this machine gives; the others are noted."""
         reasons = {sharing: why_not_segment(_segment(sharing), params.shared) for sharing in params.sharing}
-        if PORTABLE in reasons and lab.kind == "host":
-            reasons[PORTABLE] = "The host model has one context."
+        if reading.PORTABLE in reasons and lab.kind == "host":
+            reasons[reading.PORTABLE] = "The host model has one context."
         for sharing, reason in reasons.items():
             if reason and "each_registers" in params.strategies:
                 harness.note(f"Left out: {sharing}. {reason}")
@@ -255,17 +247,17 @@ class Sharers:
         contexts: of processes on several GPUs.
     """
 
-    strategy: Strategy
+    strategy: reading.Strategy
     members: Sequence[Sequence[int]]
     params: RegistrationParams
-    sharing: Sharing | None = None
-    contexts: Contexts | None = None
+    sharing: reading.Sharing | None = None
+    contexts: reading.Contexts | None = None
 
     @property
     def words(self) -> str:
         """For people."""
-        on = f"a context on {CONTEXTS[self.contexts]}" if self.contexts else None
-        words = [WAYS[self.strategy].words, f"{len(self.members)} processes", *filter(None, [self.sharing, on])]
+        on = f"a context on {reading.CONTEXTS[self.contexts]}" if self.contexts else None
+        words = [reading.WAYS[self.strategy].words, f"{len(self.members)} processes", *filter(None, [self.sharing, on])]
         return ", ".join(words)
 
     def seconds(self, start: float, rate: float) -> float:
@@ -286,7 +278,7 @@ class Sharers:
 
 
 def _sharers(
-    params: RegistrationParams, device: int, gpus: Sequence[int], sharings: Sequence[Sharing]
+    params: RegistrationParams, device: int, gpus: Sequence[int], sharings: Sequence[reading.Sharing]
 ) -> list[Sharers]:
     """Each sort of shared memory with each number of processes on one GPU. Of several GPUs then the most processes
     with a context on every one, a process for each, and each with each other one."""
@@ -294,7 +286,7 @@ def _sharers(
     most, owned = max(params.processes), "one_owner" in params.strategies
     sharers: list[Sharers] = []
     for count, strategy in product(params.processes, params.strategies):
-        kinds: Sequence[Sharing | None] = (None,) if strategy == "one_owner" else registers
+        kinds: Sequence[reading.Sharing | None] = (None,) if strategy == "one_owner" else registers
         sharers += [Sharers(strategy, [(device,)] * count, params, sharing) for sharing in kinds]
     if params.all_devices and len(gpus) > 1:
         apart = [(gpu,) for gpu in gpus]
@@ -305,9 +297,9 @@ def _sharers(
     return sharers
 
 
-def _segment(sharing: Sharing | None) -> Segment:
+def _segment(sharing: reading.Sharing | None) -> Segment:
     """What is mapped; the owner's memory is its own, whatever is shared beside it."""
-    return "shm_open" if sharing == PORTABLE else cast("Segment", sharing or "memfd")
+    return "shm_open" if sharing == reading.PORTABLE else cast("Segment", sharing or "memfd")
 
 
 class _Members:
@@ -341,7 +333,7 @@ class _Members:
 
     def _register(self, *ranks: int) -> Timed:
         """Let processes register the shared memory, all at once; the first of all touches it before."""
-        order = {"do": "register", "portable": self._case.sharing == PORTABLE}
+        order = {"do": "register", "portable": self._case.sharing == reading.PORTABLE}
         return self._ask("pinning", {rank: {**order, "first": rank == 0} for rank in ranks})
 
     def _all(self, step: str, order: Request, since: float | None = None) -> Timed:
@@ -485,7 +477,7 @@ class _Across(_Members):
         else:
             yield self._row("before", None, **labels, **before)
             yield self._row("open", opener, **labels, open_seconds=reply["seconds"], **self._used()[device])
-            for source, number in product(SOURCES, range(-1, self._case.params.repeats)):
+            for source, number in product(reading.SOURCES, range(-1, self._case.params.repeats)):
                 order = {"do": "through", "owner": owner, "source": source, "copies": COPIES}
                 copied = self._tell("copying through", opener, order)
                 check = {"do": "check", **copied["pattern"]}

@@ -9,20 +9,7 @@ from typing import Any
 from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
 from pinscope.analysis.texts import Costed, Text, dearest_first, say, times
-from pinscope.experiments.topology.reading import (
-    ONE_WAY,
-    PAIRS_SLOWED,
-    RATE,
-    TOWARDS,
-    WAYS,
-    Cell,
-    Host,
-    all_words,
-    gpus_words,
-    issuer,
-    share_of,
-    single_words,
-)
+from pinscope.experiments.topology import reading
 from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
 
 SAME_RATE = 0.05
@@ -62,7 +49,7 @@ _PER_DIRECTION: Mapping[str, Text] = {
     ),
 }
 TEXTS: Mapping[str, Text] = {
-    **{rule.format(way): text for way in ONE_WAY for rule, text in _PER_DIRECTION.items()},
+    **{rule.format(way): text for way in reading.ONE_WAY for rule, text in _PER_DIRECTION.items()},
     "all-at-once-slower": Text(
         when="three GPUs or more reach less than 90 % of their rates alone, though no two share an uplink",
         title="{pair} together copy {cell.towards} at {part} of their rates alone, though no two share an uplink",
@@ -108,24 +95,24 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(host: Host) -> tuple[Finding, ...]:
+def findings(host: reading.Host) -> tuple[Finding, ...]:
     """What is dearest to ignore first."""
     rules = (_wrong, _pairs, _together, _nodes, _processes, _all_reduce)
     return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host)))
 
 
-def verdict(host: Host, concluded: Sequence[Finding]) -> str | None:
+def verdict(host: reading.Host, concluded: Sequence[Finding]) -> str | None:
     """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
     if any(cell.wrong_count for cell in host.cells) or any(beside.wrong_count for beside in host.besides):
         return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
         return None
-    slowed = (f"{finding.title}." for finding in concluded if finding.rule.startswith(PAIRS_SLOWED))
-    return next(slowed, None) or all_words(host) or single_words(host)
+    slowed = (f"{finding.title}." for finding in concluded if finding.rule.startswith(reading.PAIRS_SLOWED))
+    return next(slowed, None) or reading.all_words(host) or reading.single_words(host)
 
 
-def _wrong(host: Host) -> Iterator[Costed]:
-    words = {gpus_words(cell.gpus): cell.wrong_count or 0 for cell in host.cells if cell.wrong_count}
+def _wrong(host: reading.Host) -> Iterator[Costed]:
+    words = {reading.gpus_words(cell.gpus): cell.wrong_count or 0 for cell in host.cells if cell.wrong_count}
     words |= {
         f"beside all-reduce, {beside.direction}": beside.wrong_count for beside in host.besides if beside.wrong_count
     }
@@ -134,43 +121,43 @@ def _wrong(host: Host) -> Iterator[Costed]:
         yield 0.0, wrong_data("content-wrong", wrong, title="Data arrived wrong on a GPU", detail=detail)
 
 
-def _slower(rule: str, cell: Cell, code: str | None = None, **values: Any) -> Costed:
+def _slower(rule: str, cell: reading.Cell, code: str | None = None, **values: Any) -> Costed:
     """GPUs that reach less together than alone."""
-    rates = {f"{gpus_words(cell.gpus)} at once": cell.bytes_per_second}
+    rates = {f"{reading.gpus_words(cell.gpus)} at once": cell.bytes_per_second}
     rates |= {f"GPU {gpu} alone": alone for gpu, alone in zip(cell.gpus, cell.alone, strict=True)}
     times = 1 / max(cell.alone_share or 0.0, 1e-9)
-    values |= {"cell": cell, "pair": gpus_words(cell.gpus), "part": cell.share_words, "code": code}
+    values |= {"cell": cell, "pair": reading.gpus_words(cell.gpus), "part": cell.share_words, "code": code}
     severity = TEXTS[rule].severity if rule == "slower-both-ways" else costing(times)
     return say(TEXTS, rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
 
 
 def _named(rates: Mapping[str, Summary], direction: str) -> list[Quantity]:
-    return [measured(f"{name}, {direction}", rate, RATE) for name, rate in rates.items()]
+    return [measured(f"{name}, {direction}", rate, reading.RATE) for name, rate in rates.items()]
 
 
-def _pairs(host: Host) -> Iterator[Costed]:
+def _pairs(host: reading.Host) -> Iterator[Costed]:
     """For each direction the GPUs that share an uplink, or slow each other."""
-    for way in ONE_WAY:
-        pair = min(host.pairs(way), key=share_of, default=None)
+    for way in reading.ONE_WAY:
+        pair = min(host.pairs(way), key=reading.share_of, default=None)
         groups = host.uplinks(way)
         if pair and groups:
             sharing = {gpu for group in groups for gpu in group}
             chosen = sorted([*(group[0] for group in groups), *(gpu for gpu in host.gpus if gpu not in sharing)])
             rule = f"shared-uplink-{way}" if len(chosen) > 1 else f"shared-uplink-{way}/all"
             code = CODE.format(",".join(map(str, chosen))) if len(chosen) > 1 else None
-            yield _slower(rule, pair, code, groups=_groups(groups), chosen=gpus_words(chosen))
+            yield _slower(rule, pair, code, groups=_groups(groups), chosen=reading.gpus_words(chosen))
         elif pair and pair.is_slowed():
             yield _slower(f"slower-together-{way}", pair)
 
 
 def _groups(groups: Sequence[Sequence[int]]) -> str:
     """``GPUs 0 and 1 share an uplink, GPUs 2 and 3 another``."""
-    head, *others = map(gpus_words, groups)
+    head, *others = map(reading.gpus_words, groups)
     several = [f"{head} share an uplink", *(f"{other} another" for other in others)]
     return ", ".join(several) if len(groups) <= 3 else f"{len(groups)} groups of GPUs share an uplink each"
 
 
-def _together(host: Host) -> Iterator[Costed]:
+def _together(host: reading.Host) -> Iterator[Costed]:
     """All at once are slower: one way though no two share an uplink; both ways."""
     worst, both = host.worst, host.at_once("bidirectional")
     if worst and worst.is_slowed() and len(worst.gpus) > 2 and not host.uplinks(worst.direction):
@@ -179,10 +166,10 @@ def _together(host: Host) -> Iterator[Costed]:
         yield _slower("slower-both-ways", both)
 
 
-def _slow(host: Host) -> Iterator[Costed]:
+def _slow(host: reading.Host) -> Iterator[Costed]:
     """The GPU that is slower alone than another one of the same model by most."""
     slow = []
-    for single in map(host.alone, ONE_WAY):
+    for single in map(host.alone, reading.ONE_WAY):
         for gpu, cell in single.items():
             best = max(
                 (other for peer, other in single.items() if host.names.get(peer) == host.names.get(gpu)), key=_rate
@@ -195,9 +182,9 @@ def _slow(host: Host) -> Iterator[Costed]:
         yield from _differ("gpu-slower-than-others", cell, best, names, other=best.gpus[0])
 
 
-def _nodes(host: Host) -> Iterator[Costed]:
+def _nodes(host: reading.Host) -> Iterator[Costed]:
     """What host memory on another NUMA node costs the GPU that it costs most."""
-    ranked = [sorted(nodes.values(), key=_rate) for way in ONE_WAY for nodes in host.by_node(way).values()]
+    ranked = [sorted(nodes.values(), key=_rate) for way in reading.ONE_WAY for nodes in host.by_node(way).values()]
     slow, *_, fast = min((cells for cells in ranked if len(cells) > 1), key=_kept, default=[None, None])
     if slow and fast and _kept((slow, fast)) < 1 - SAME_RATE:
         gpu = slow.gpus[0]
@@ -207,17 +194,17 @@ def _nodes(host: Host) -> Iterator[Costed]:
         yield from _differ("far-node-slower", slow, fast, names, far=far, near=near, named=named)
 
 
-def _processes(host: Host) -> Iterator[Costed]:
+def _processes(host: reading.Host) -> Iterator[Costed]:
     """One process for all GPUs beside a process for each."""
-    cells = ([host.at_once(way, issued_by) for issued_by in WAYS] for way in ONE_WAY)
+    cells = ([host.at_once(way, issued_by) for issued_by in reading.WAYS] for way in reading.ONE_WAY)
     pairs = [sorted(filter(None, pair), key=_rate) for pair in cells if all(pair)]
     slow, fast = min(pairs, key=_kept, default=(None, None))
     if slow and fast and _kept((slow, fast)) < 1 - SAME_RATE:
-        slower, faster = issuer(slow.issued_by), issuer(fast.issued_by)
+        slower, faster = reading.issuer(slow.issued_by), reading.issuer(fast.issued_by)
         yield from _differ("processes-differ", slow, fast, (slower, faster), slower=slower, faster=faster)
 
 
-def _all_reduce(host: Host) -> Iterator[Costed]:
+def _all_reduce(host: reading.Host) -> Iterator[Costed]:
     """What copies and NCCL's all-reduce cost each other, in the direction in which it is most."""
     slowed = [
         beside
@@ -240,22 +227,24 @@ def _all_reduce(host: Host) -> Iterator[Costed]:
             cost=max(beside.reduce_ratio, beside.copies_ratio),
             severity=costing(max(beside.reduce_ratio, beside.copies_ratio)),
             beside=beside,
-            towards=f"{TOWARDS[beside.direction]}s",
+            towards=f"{reading.TOWARDS[beside.direction]}s",
             reduce=times(beside.reduce_ratio, beside.reduce, beside.reduce_alone),
             copies=times(beside.copies_ratio, beside.copies, beside.copies_alone),
         )
 
 
-def _rate(cell: Cell) -> float:
+def _rate(cell: reading.Cell) -> float:
     return cell.rate
 
 
-def _kept(cells: Sequence[Cell]) -> float:
+def _kept(cells: Sequence[reading.Cell]) -> float:
     """Of the fastest one's rate, by the slowest: the first."""
     return cells[0].rate / cells[-1].rate if cells[-1].rate else 1.0
 
 
-def _differ(rule: str, slow: Cell, fast: Cell, names: tuple[str, str], **values: Any) -> Iterator[Costed]:
+def _differ(
+    rule: str, slow: reading.Cell, fast: reading.Cell, names: tuple[str, str], **values: Any
+) -> Iterator[Costed]:
     """Two that differ, unless that may be chance."""
     if exceeds(fast.bytes_per_second, slow.bytes_per_second):
         evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)

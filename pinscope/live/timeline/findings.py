@@ -4,47 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pinscope.analysis import rules
 from pinscope.analysis.models import SLOT_ADVICE
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.rules import (
-    DRIVER_BYTES,
-    FEW_MISSING,
-    LEAK_BYTES,
-    LEAK_RISES,
-    LEAK_RULE,
-    LEAK_SECONDS,
-    RAM_NOTE,
-    UNEXPLAINED_BYTES,
-    Growth,
-    Shortfall,
-    group_severity,
-    is_below,
-    is_busy,
-    is_lasting,
-    is_near_limit,
-    link_shortfall,
-    pinned_severity,
-    pinned_twice_bytes,
-    steady_growth,
-    unsteady_because,
-)
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.live.findings import DRIVER_MEMORY_ADVICE, DRIVER_MEMORY_IS, GROUP_ADVICE, PINNED_SHARE_ADVICE
-from pinscope.live.timeline.reading import (
-    GPU_RATES,
-    Life,
-    Watched,
-    extreme,
-    leaks,
-    pins,
-    points,
-    reason_of,
-    sampled,
-    summed,
-    timeline_verdict,
-    when,
-    who,
-)
+from pinscope.live.timeline import reading
 from pinscope.records.run import Finding, Quantity, quantity
 from pinscope.units import format_bytes, format_duration, format_share
 
@@ -54,10 +19,10 @@ UNEXPLAINED_SAMPLES = 3
 _PROBE = "As root, 'pinscope record --probe' shows which process registers memory from then on."
 TEXTS: Texts = {
     "leak-suspected": Text(
-        f"{LEAK_RULE}",
+        f"{rules.LEAK_RULE}",
         "{who} took {taken:bytes} in {rises:,} steps and gave {back} back[ until it {ended}]",
-        f"It looks like a leak: buffers that are made again and again and never freed. {LEAK_RULE}. A program that "
-        "fills its buffers until {full} looks the same.",
+        f"It looks like a leak: buffers that are made again and again and never freed. {rules.LEAK_RULE}. A program "
+        "that fills its buffers until {full} looks the same.",
         "Look for buffers that are allocated or registered in a loop, and keep them instead. {watch}",
         "warning",
     ),
@@ -65,25 +30,25 @@ TEXTS: Texts = {
         "the same of what no holder explains",
         "Pinned memory that no holder explains grew steadily, by {taken:bytes}",
         "Memory that is registered (cudaHostRegister) leaves no mark on its process, nor do other drivers' pins. It "
-        f"looks like a leak. {LEAK_RULE}.",
+        f"looks like a leak. {rules.LEAK_RULE}.",
         _PROBE,
         "warning",
     ),
     "no-leak-seen": Text(
         "a holder took much and kept it, but not steadily",
         "{who} pinned {kept:bytes} more and kept it, but not in steady steps (watched for {during})",
-        f"[The rule finds no leak: {{why}}. ]{LEAK_RULE}.",
+        f"[The rule finds no leak: {{why}}. ]{rules.LEAK_RULE}.",
         "Watch on with 'pinscope record --pid {pid}' to see whether it goes on growing.",
     ),
     "pinned-share-of-ram": Text(
-        f"{format_share(RAM_NOTE)} of the host's memory or more was pinned",
+        f"{format_share(rules.RAM_NOTE)} of the host's memory or more was pinned",
         "At its peak up to {share:share} of this host's memory was pinned",
         "That was {when}; memory that is pinned twice counts twice, up to what is in use. Pinned memory can be neither "
         "swapped nor moved nor reclaimed.",
         PINNED_SHARE_ADVICE,
     ),
     "driver-memory": Text(
-        f"holders had {format_bytes(DRIVER_BYTES)} of driver memory or more",
+        f"holders had {format_bytes(rules.DRIVER_BYTES)} of driver memory or more",
         "At their peak holders had {most:bytes} of driver memory, which the count of pins lacks",
         f"That was {{when}}. {DRIVER_MEMORY_IS}",
         DRIVER_MEMORY_ADVICE,
@@ -96,8 +61,8 @@ TEXTS: Texts = {
         GROUP_ADVICE,
     ),
     "unexplained-pins": Text(
-        f"{format_bytes(UNEXPLAINED_BYTES)} or more were pinned that no holder explains, in {UNEXPLAINED_SAMPLES} "
-        "samples in a row",
+        f"{format_bytes(rules.UNEXPLAINED_BYTES)} or more were pinned that no holder explains, in "
+        f"{UNEXPLAINED_SAMPLES} samples in a row",
         "Up to {most:bytes} were pinned that no holder explains",
         "From {since} on {samples} samples in a row or more show it: memory that was registered (cudaHostRegister)"
         "[ before {probe} started,] or pins of other drivers (RDMA, VFIO guests, io_uring). The kernel does not say "
@@ -121,31 +86,31 @@ TEXTS: Texts = {
 }
 
 
-def findings(seen: Watched) -> tuple[Finding, ...]:
+def findings(seen: reading.Watched) -> tuple[Finding, ...]:
     """All that the rules find; of a timeline without samples only that they are missing."""
     return tuple(finding for rule in (_RULES if seen.host else (_gaps,)) for finding in rule(seen))
 
 
-def verdict(seen: Watched, concluded: Sequence[Finding]) -> str | None:
+def verdict(seen: reading.Watched, concluded: Sequence[Finding]) -> str | None:
     """Who held how much, and whether it grew."""
     unlike_a_leak = any(finding.rule == "no-leak-seen" for finding in concluded)
-    return timeline_verdict(seen, max(seen.lives, key=_kept) if unlike_a_leak else None) if seen.host else None
+    return reading.timeline_verdict(seen, max(seen.lives, key=_kept) if unlike_a_leak else None) if seen.host else None
 
 
 def _said(key: str, *evidence: Quantity, **values: object) -> Finding:
     return say(TEXTS, key, *evidence, **values)[1]  # type: ignore[arg-type]  # severity is one
 
 
-def _leaking_holders(seen: Watched) -> Iterator[Finding]:
+def _leaking_holders(seen: reading.Watched) -> Iterator[Finding]:
     """Processes that took more and more, and gave next to nothing back."""
-    for life, growth in leaks(seen)[:MOST_SUSPECTS]:
+    for life, growth in reading.leaks(seen)[:MOST_SUSPECTS]:
         held, ended = life.until_gone(life.amounts)[-1][1], life.gone
         yield _said(
             "leak-suspected",
             *_growth(seen, growth, ended),
             quantity("It held before it ended" if ended else "It held at the end", held, "bytes"),
             quantity("User", life.user, "text", reason="not known"),
-            who=who(life),
+            who=reading.who(life),
             taken=growth.bytes + growth.returned_bytes,
             rises=growth.rises,
             back=f"only {format_bytes(growth.returned_bytes)}" if growth.returned_bytes else "nothing",
@@ -157,7 +122,7 @@ def _leaking_holders(seen: Watched) -> Iterator[Finding]:
         )
 
 
-def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quantity]:
+def _growth(seen: reading.Watched, growth: rules.Growth, gone: bool = False) -> Iterator[Quantity]:
     available = seen.host[-1]["available_bytes"]
     yield quantity("Before these steps", growth.first_bytes, "bytes")
     yield quantity("Taken in them, less what was given back", growth.bytes, "bytes")
@@ -168,21 +133,21 @@ def _growth(seen: Watched, growth: Growth, gone: bool = False) -> Iterator[Quant
         yield quantity("At that pace all of it is taken in", pace, "seconds")
 
 
-def _unexplained_growth(seen: Watched) -> Iterator[Finding]:
+def _unexplained_growth(seen: reading.Watched) -> Iterator[Finding]:
     """Registered memory leaves no mark on its process: a leak of it shows in the host's total only."""
-    series = [(at, int(value)) for at, value in points(seen.host, "other_pinned_bytes")]
-    growth = steady_growth(series, seen.last_seconds)
+    series = [(at, int(value)) for at, value in reading.points(seen.host, "other_pinned_bytes")]
+    growth = rules.steady_growth(series, seen.last_seconds)
     if growth is not None:
         yield _said("unexplained-pins-grow", *_growth(seen, growth), taken=growth.bytes)
 
 
-def no_leak(seen: Watched) -> Iterator[Finding]:
+def no_leak(seen: reading.Watched) -> Iterator[Finding]:
     """Much was taken and kept, and it did not look like a leak: found only where a leak would have been seen."""
-    explained = points(seen.host, "explained_bytes")
+    explained = reading.points(seen.host, "explained_bytes")
     if (
-        len(explained) <= LEAK_RISES
-        or seen.last_seconds - explained[0][0] < LEAK_SECONDS
-        or seen.missing_share > FEW_MISSING
+        len(explained) <= rules.LEAK_RISES
+        or seen.last_seconds - explained[0][0] < rules.LEAK_SECONDS
+        or seen.missing_share > rules.FEW_MISSING
     ):
         return
     if any(life.hidden for life in seen.lives):
@@ -190,94 +155,95 @@ def no_leak(seen: Watched) -> Iterator[Finding]:
     if any(any(rule(seen)) for rule in (_leaking_holders, _unexplained_growth)):
         return
     kept = max(seen.lives, key=_kept, default=None)
-    if kept is not None and _kept(kept) >= LEAK_BYTES:
+    if kept is not None and _kept(kept) >= rules.LEAK_BYTES:
         yield _said(
             "no-leak-seen",
-            quantity(f"{who(kept)} holds more by", _kept(kept), "bytes"),
+            quantity(f"{reading.who(kept)} holds more by", _kept(kept), "bytes"),
             quantity("Holders", len(seen.lives), "count"),
             quantity("Samples", len(seen.host), "count"),
-            who=who(kept),
+            who=reading.who(kept),
             kept=_kept(kept),
             during=format_duration(seen.last_seconds - explained[0][0]),
-            why=unsteady_because(kept.pinned, kept.last_seconds) or None,
+            why=rules.unsteady_because(kept.pinned, kept.last_seconds) or None,
             pid=kept.pid,
         )
 
 
-def _kept(life: Life) -> int:
+def _kept(life: reading.Life) -> int:
     """What it had pinned at the end beyond what it had at first."""
     if life.gone or not life.pinned:
         return 0
     return life.pinned[-1][1] - (0 if life.came else life.pinned[0][1])
 
 
-def _pinned_share(seen: Watched) -> Iterator[Finding]:
-    rows = [row for row in seen.host if pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
-    shares = [(row["elapsed_seconds"], (pins(row) or 0) / row["total_bytes"]) for row in rows]
-    peak = extreme(shares, max)
+def _pinned_share(seen: reading.Watched) -> Iterator[Finding]:
+    rows = [row for row in seen.host if reading.pins(row) is not None and row["total_bytes"] and not _beyond_use(row)]
+    shares = [(row["elapsed_seconds"], (reading.pins(row) or 0) / row["total_bytes"]) for row in rows]
+    peak = reading.extreme(shares, max)
     if peak is None:
         return
     at, share = peak
     row = next(row for row in rows if row["elapsed_seconds"] == at)
-    severity = pinned_severity(pins(row) or 0, row["available_bytes"], row["total_bytes"])
+    severity = rules.pinned_severity(reading.pins(row) or 0, row["available_bytes"], row["total_bytes"])
     if severity is None:
         return
     yield _said(
         "pinned-share-of-ram",
-        quantity("Pinned", pins(row), "bytes"),
+        quantity("Pinned", reading.pins(row), "bytes"),
         quantity("Memory", row["total_bytes"], "bytes"),
         quantity("Available then", row["available_bytes"], "bytes"),
         quantity(
-            f"Samples with {format_share(RAM_NOTE)} or more",
-            sum(value >= RAM_NOTE for _, value in shares) / len(shares),
+            f"Samples with {format_share(rules.RAM_NOTE)} or more",
+            sum(value >= rules.RAM_NOTE for _, value in shares) / len(shares),
             "share",
         ),
         severity=severity,
         share=share,
-        when=when(at),
+        when=reading.when(at),
     )
 
 
 def _beyond_use(row: Row) -> bool:
     """Several pins are of the same memory, so how much of it is pinned is not known."""
     total = row["total_bytes"]
-    return pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
+    return rules.pinned_twice_bytes(row.get("pins_bytes") or 0, total, total - (row["pinned_bytes"] or 0)) is not None
 
 
-def _driver(seen: Watched) -> Iterator[Finding]:
+def _driver(seen: reading.Watched) -> Iterator[Finding]:
     """What no count of pins has."""
-    peak = extreme(summed(life.driver for life in seen.lives), max)
-    if peak is None or peak[1] < DRIVER_BYTES:
+    peak = reading.extreme(reading.summed(life.driver for life in seen.lives), max)
+    if peak is None or peak[1] < rules.DRIVER_BYTES:
         return
     most = {id(life): max(amount for _, amount in life.driver) for life in seen.lives if life.driver}
     holding = sorted((life for life in seen.lives if life.driver), key=lambda life: -most[id(life)])
     evidence = [
-        quantity(f"Most driver memory of {who(life)}", most[id(life)], "bytes") for life in holding[:MOST_SUSPECTS]
+        quantity(f"Most driver memory of {reading.who(life)}", most[id(life)], "bytes")
+        for life in holding[:MOST_SUSPECTS]
     ]
-    yield _said("driver-memory", *evidence, most=peak[1], when=when(peak[0]))
+    yield _said("driver-memory", *evidence, most=peak[1], when=reading.when(peak[0]))
 
 
-def _group(seen: Watched) -> Iterator[Finding]:
+def _group(seen: reading.Watched) -> Iterator[Finding]:
     """Near its limit, with much of it pinned: that alone leaves the kernel nothing to reclaim."""
     near = [
         row
         for row in seen.host
         if row["cgroup_limit_bytes"]
         and row["cgroup_headroom_bytes"] is not None
-        and is_near_limit(row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
+        and rules.is_near_limit(row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"])
     ]
     times = sorted(row["elapsed_seconds"] for row in near)
-    held = dict(sampled(summed(life.amounts for life in seen.lives), times, seen.last_seconds))
+    held = dict(reading.sampled(reading.summed(life.amounts for life in seen.lives), times, seen.last_seconds))
     row = min(near, key=lambda row: row["cgroup_headroom_bytes"] / row["cgroup_limit_bytes"], default=None)
     if row is None:
         return
     left, limit = row["cgroup_headroom_bytes"], row["cgroup_limit_bytes"]
     most = min(int(held.get(row["elapsed_seconds"], 0)), limit - left)
-    severity = group_severity(most, left, limit)
+    severity = rules.group_severity(most, left, limit)
     if severity is None:
         return
     pinned = row["pinned_bytes"]
-    reason = None if pinned is not None else reason_of(row, "pinned_bytes")
+    reason = None if pinned is not None else reading.reason_of(row, "pinned_bytes")
     yield _said(
         "near-cgroup-limit",
         quantity("Least left", left, "bytes"),
@@ -286,14 +252,14 @@ def _group(seen: Watched) -> Iterator[Finding]:
         quantity("Pinned then, on the whole host", pinned, "bytes", reason=reason),
         severity=severity,
         left=left,
-        when=when(row["elapsed_seconds"]),
+        when=reading.when(row["elapsed_seconds"]),
     )
 
 
-def _unexplained(seen: Watched) -> Iterator[Finding]:
-    series = points(seen.host, "other_pinned_bytes")
-    peak = extreme(_lasting(series), max)
-    if peak is None or peak[1] < UNEXPLAINED_BYTES:
+def _unexplained(seen: reading.Watched) -> Iterator[Finding]:
+    series = reading.points(seen.host, "other_pinned_bytes")
+    peak = reading.extreme(_lasting(series), max)
+    if peak is None or peak[1] < rules.UNEXPLAINED_BYTES:
         return
     at, most = peak
     row = next(row for row in seen.host if row["elapsed_seconds"] == at)
@@ -319,13 +285,13 @@ def _lasting(series: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return [(window[0][0], min(value for _, value in window)) for window in windows if window]
 
 
-def _links(seen: Watched) -> Iterator[Finding]:
+def _links(seen: reading.Watched) -> Iterator[Finding]:
     """Lanes are judged always, a generation in those samples in which the GPU was busy: see the rule."""
     for gpu, rows in seen.devices.items():
         short = [(row, shortfall) for row in rows if (shortfall := _shortfall(row))]
         narrow = any(shortfall.what == "lanes" for _, shortfall in short)
         judged = rows if narrow else [row for row in rows if _is_busy(row)]
-        if not is_lasting(len(short), len(judged)):
+        if not rules.is_lasting(len(short), len(judged)):
             continue
         last = next(row for row, shortfall in reversed(short) if shortfall.what == "lanes" or not narrow)
         lanes = f", {last['link_width']} of {last['link_width_max']} lanes"
@@ -342,23 +308,27 @@ def _links(seen: Watched) -> Iterator[Finding]:
 
 def _is_busy(row: Row) -> bool:
     limit = row["link_limit_bytes_per_second"]
-    return is_busy(row["busy_share"], *(row[name] / limit for name in GPU_RATES if limit and row[name] is not None))
+    return rules.is_busy(
+        row["busy_share"], *(row[name] / limit for name in reading.GPU_RATES if limit and row[name] is not None)
+    )
 
 
-def _shortfall(row: Row) -> Shortfall | None:
+def _shortfall(row: Row) -> rules.Shortfall | None:
     generations, widths = ((row[f"link_{what}"], row[f"link_{what}_max"]) for what in ("generation", "width"))
-    return link_shortfall(*generations, *widths, busy=_is_busy(row))
+    return rules.link_shortfall(*generations, *widths, busy=_is_busy(row))
 
 
 def _below(row: Row) -> list[tuple[str, str]]:
     """What of its link is known and below its best: now, and at best."""
     pairs = (("link_generation", "link_generation_max", "generation {}"), ("link_width", "link_width_max", "{} lanes"))
     return [
-        (words.format(row[now]), words.format(row[best])) for now, best, words in pairs if is_below(row[now], row[best])
+        (words.format(row[now]), words.format(row[best]))
+        for now, best, words in pairs
+        if rules.is_below(row[now], row[best])
     ]
 
 
-def _gaps(seen: Watched) -> Iterator[Finding]:
+def _gaps(seen: reading.Watched) -> Iterator[Finding]:
     if not seen.gaps:
         return
     missing = sum(gap.samples for gap in seen.gaps)
@@ -371,7 +341,7 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
         quantity("Times without samples", len(seen.gaps), "count"),
         quantity("The longest", longest.seconds, "seconds"),
         quantity("It began after", longest.start_seconds, "seconds"),
-        severity="warning" if seen.missing_share > FEW_MISSING else "note",
+        severity="warning" if seen.missing_share > rules.FEW_MISSING else "note",
         missing=f"{missing:,} {'samples are' if missing > 1 else 'sample is'} missing",
         causes=" ".join(f"{cause.rstrip('.')}." for cause in (*reasons, *slept)),
         advice="A longer --interval asks less of a busy machine."
@@ -381,7 +351,7 @@ def _gaps(seen: Watched) -> Iterator[Finding]:
 
 
 _NO_SAMPLES = "No samples were taken meanwhile: the machine slept, was too busy, or the recording was held up"
-_RULES: tuple[Callable[[Watched], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[reading.Watched], Iterator[Finding]], ...] = (
     _leaking_holders,
     _unexplained_growth,
     no_leak,

@@ -57,7 +57,7 @@ def _parts(seen: Seen) -> Iterator[tuple[str, float]]:
             yield "GPU idle: other", other
     if seen.sites and not seen.processes:
         at_work = sum(row["host_seconds"] for row in seen.host_calls)
-        yield "CPU on copies", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
+        yield "CPU on copies, in all", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
 
 
 def _lines(seen: Seen) -> Table:

@@ -204,11 +204,10 @@ def _took(seen: Seen, row: Row, seconds: float) -> str:
     return f"{format_seconds(seconds)}{share}"
 
 
-def _shorter(seen: Seen, row: Row, saved: float) -> str:
+def _saves(seen: Seen, row: Row, saved: float) -> str:
     whole = seen.seconds_from_first(row)
-    what = "program" if whole == seen.seconds else "loop"
-    share = f" ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
-    return f"the {what} gets {format_about(saved)}{share} shorter"
+    share = f" of {format_seconds(whole)} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    return f"saves {format_about(saved)}{share}"
 
 
 def _stood(seen: Seen, site: Site) -> str:
@@ -233,7 +232,7 @@ def _pageable(seen: Seen) -> Iterator[Cost]:
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
             to_do, advice = "read it into pinned memory", file_advice(seen, site)
         elif saved:
-            advice = f"{pin}: {_shorter(seen, site.row, saved)}."
+            advice = f"{pin}: {_saves(seen, site.row, saved)}."
         elif saved is None:
             advice = f"{pin}: {_stood(seen, site)}."
         else:
@@ -273,11 +272,13 @@ def _pinned(seen: Seen) -> Iterator[Cost]:
     """Copies from or to pinned memory for which compute stands, as far as the GPU computes: no more of them can hide.
     Not where most of them need not be."""
     spare = {each.row["number"] for kind in NEEDLESS for each in needless_copies(seen, kind) if each.is_most}
+    early = {(row["copy_file"], row["copy_line"]) for row in seen.early_reads}
     computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
         if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
             advice = f"Overlap the pinned copies of {site.name}: {_stood(seen, site)}."
-            to_do = "copy while the GPU computes"
+            is_early = (site.row["file"], site.row["line"]) in early
+            to_do = "wait for it before its data is read" if is_early else "copy while the GPU computes"
             yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
 
 
@@ -328,7 +329,7 @@ def _work(seen: Seen) -> Iterator[Cost]:
         rule = "hidden-temporary" if line.hidden and line.remedy in ("convert", "gather") else "cpu-work"
         cost = Cost(line.row, rule, line.seconds, line.saved, TO_DO[line.remedy or "make"], "")
         held = f"it kept the CPU {_took(seen, line.row, line.seconds)}"
-        gain = _shorter(seen, line.row, line.saved) if cost.saves_much(seen) else held
+        gain = _saves(seen, line.row, line.saved) if cost.saves_much(seen) else held
         yield replace(cost, advice=f"{first_advice(line)}: {gain}.")
 
 

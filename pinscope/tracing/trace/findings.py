@@ -164,7 +164,7 @@ TO_HOST_CODE = """\
 buffer = torch.empty(shape, dtype=dtype, pin_memory=True)
 for result in results:
     buffer.copy_(result, non_blocking=True)           # CuPy: result.get(out=buffer, blocking=False)
-    torch.cuda.current_stream().synchronize()         # before the data is read; later, if work comes between
+    torch.cuda.current_stream().synchronize()         # just before the data is read
 """
 REUSE_CODE = """\
 # Once, before the loop. CuPy: cupyx.empty_pinned(shape, dtype), cupy.cuda.Event()

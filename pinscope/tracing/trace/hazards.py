@@ -14,8 +14,7 @@ from pinscope.records.run import Finding, Quantity, Run, Table, quantity
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 
 _ADVICE = (
-    "Call stream.synchronize(), or synchronize() of an event recorded behind the copy, before the data is read; later, "
-    "if work comes between."
+    "Call stream.synchronize(), or synchronize() of an event recorded behind the copy, just before the data is read."
 )
 _OF_SOURCE = (
     "Change the source only once an event recorded behind the copy is done: event.synchronize(), or two buffers in "

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.records.children import ChildKind
 from pinscope.records.run import quantity
+from pinscope.records.trace_row import ChildKind
 from pinscope.tracing.sites import Seen
 
 MOST_NAMED = 4

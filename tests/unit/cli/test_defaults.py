@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.cli.defaults import settings_file
-from pinscope.cli.main import main
+from pinscope.cli.main import main, settings_file
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli import terminal
+from pinscope.cli.live import key_names, process_page
 from pinscope.cli.live_view import Choice, HolderTable, View, frame, press
-from pinscope.cli.screen import key_names, process_page
 from pinscope.cli.terminal import styled
 from pinscope.records.run import Finding
 from tests.data.synthetic_snapshot import GIB, holder, snapshot

@@ -18,7 +18,7 @@ from pinscope.analysis import rules
 from pinscope.dashboard import live_board, now, routes
 from pinscope.dashboard.live_board import MOST_VIEWS, Board, Json, document, holder_key, patch
 from pinscope.dashboard.pages import NOW
-from pinscope.live.reading import snapshot_verdict
+from pinscope.live.findings import snapshot_verdict
 from pinscope.live.sampler import History
 from pinscope.live.series import changes, sample_of
 from pinscope.manual.site import Site

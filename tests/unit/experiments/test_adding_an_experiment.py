@@ -22,7 +22,7 @@ from tests.unit.test_architecture import modules, violations
 
 ROOT = Path(__file__).parents[3]
 FOLDER = "pinscope/experiments/pin_once"
-FILES = tuple(f"{FOLDER}/{name}.py" for name in ("__init__", "charts", "experiment", "findings", "reading", "ways"))
+FILES = tuple(f"{FOLDER}/{name}.py" for name in ("charts", "experiment", "findings", "reading", "ways"))
 REGISTRY = "pinscope/experiments/registry.py"
 
 FORM = """

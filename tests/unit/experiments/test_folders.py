@@ -9,8 +9,8 @@ import pytest
 import pinscope.experiments
 
 ROOT = Path(pinscope.experiments.__file__).parent
-FOLDERS = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
-FILES = {"__init__.py", "experiment.py", "ways.py", "reading.py", "findings.py", "charts.py"}
+FOLDERS = sorted(path.parent for path in ROOT.glob("*/experiment.py"))
+FILES = {"experiment.py", "ways.py", "reading.py", "findings.py", "charts.py"}
 BESIDE = ("cuda_", "torch_", "child_", "code_")
 """What touches a GPU library, what a child process runs, and code to paste."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pinscope.errors import InvalidParameter, MeasurementFailed, NotEnoughMemory, NotPossible
-from pinscope.lab import pinned_array, shared_memory
+from pinscope.lab import backing, pinned_array
 from pinscope.lab.pinned_array import PinnedArray, pinned_empty
 from tests.unit.lab.driver import Driver
 
@@ -173,7 +173,7 @@ def test_another_size_another_users_name_and_another_container_are_refused(
     with shared(name):
         with pytest.raises(InvalidParameter, match=r"has 8 MiB \(8388608 bytes\), not 4194304 bytes"):
             shared(name, 4 * MIB)
-        monkeypatch.setattr(shared_memory, "_namespace", lambda: "pid:[another]")
+        monkeypatch.setattr(backing, "_namespace", lambda: "pid:[another]")
         with pytest.raises(NotPossible, match="was made in another container"):
             shared(name)
         monkeypatch.undo()

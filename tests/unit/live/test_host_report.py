@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import possible_owners
+from pinscope.live.findings import possible_owners, snapshot_findings
 from pinscope.live.source import LiveSource, snapshot
 from pinscope.probes.proc import Answer, Proc
 from pinscope.records.snapshot import Holder, Snapshot

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.live_view import View, whole
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import snapshot_verdict
+from pinscope.live.findings import snapshot_findings, snapshot_verdict
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import HOST
 from pinscope.probes.gpu import process_on_gpu

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.live.findings import snapshot_findings
-from pinscope.live.reading import gpu_verdict, snapshot_verdict
+from pinscope.live.findings import gpu_verdict, snapshot_findings, snapshot_verdict
 from pinscope.records.figure import at_most
 from pinscope.records.snapshot import GpuProcess, Holder, HostTotals, Unreadable
 from tests.data.synthetic_snapshot import GIB, device, holder, host, snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinscope.planning.engines import SETTINGS, engines_table
+from pinscope.planning.plan import SETTINGS, engines_table
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pinscope.probes.child_lifetime import STOP_SIGNALS, start_child
+from pinscope.probes.process import STOP_SIGNALS, start_child
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
 OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2}
@@ -20,14 +20,14 @@ program, which would see it, and what ends that in its stead."""
 
 STARTER = """
 import sys, time
-from pinscope.probes.child_lifetime import start_child
+from pinscope.probes.process import start_child
 print(start_child([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
 time.sleep(60)
 """
 
 HEEDING = """
 import sys, time
-from pinscope.probes.child_lifetime import install_handler
+from pinscope.probes.process import install_handler
 heard = []
 print("born", flush=True)
 sys.stdin.readline()

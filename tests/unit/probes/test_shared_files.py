@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.probes import shared_files
+from pinscope.probes import process_scan
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.shared_files import AGAIN_SECONDS, LeftFiles, left_files
+from pinscope.probes.process_scan import AGAIN_SECONDS, LeftFiles, left_files
 
 MIB = 2**20
 HOLDS = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); f.close(); print(); input()"
@@ -21,7 +21,7 @@ HOLDS = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_files, "LEAST_BYTES", 2 * MIB)
+    monkeypatch.setattr(process_scan, "LEAST_BYTES", 2 * MIB)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_small_and_sparse_files_are_none(cache: Path) -> None:
 def test_where_not_every_process_could_be_looked_at_nothing_is_said(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_files.Allowance, "is_spent", True)
+    monkeypatch.setattr(process_scan.Allowance, "is_spent", True)
     assert left(cache) == []
 
 

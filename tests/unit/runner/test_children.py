@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.probes.proc import Proc
 from pinscope.probes.process_scan import UVM
-from pinscope.runner.children import Children
+from pinscope.runner.traced_program import Children
 from pinscope.tracing.spool_folder import CHILDREN, FAILED, JOINED, STARTED, child_line
 
 PROGRAM, CHILD = 100, 101

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.runner import queue
-from pinscope.runner.queue import VARIABLE, turn
+from pinscope.runner import worker
+from pinscope.runner.worker import VARIABLE, turn
 from pinscope.store.new_file import own_folder
 from tests.data.second_user import ATTACKS, NOBODY, as_another_user, attack, needs_root, open_place
 
@@ -87,8 +87,8 @@ def shared_folders(seen_by_all: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         folder.mkdir()
         folder.chmod(0o1777)
     monkeypatch.delenv(VARIABLE)
-    monkeypatch.setattr(queue, "SHARED", seen_by_all / "none")
-    monkeypatch.setattr(queue, "SHARED_FOLDERS", (str(first), str(second)))
+    monkeypatch.setattr(worker, "SHARED", seen_by_all / "none")
+    monkeypatch.setattr(worker, "SHARED_FOLDERS", (str(first), str(second)))
     return first, second
 
 
@@ -139,9 +139,9 @@ def test_in_a_folder_that_users_share_a_lock_is_a_plain_file_and_nothing_else(
     shared_folders: tuple[Path, Path], seen_by_all: Path, precious: Path, how: str
 ) -> None:
     first, _ = shared_folders
-    queue.SHARED.mkdir()
-    os.chown(queue.SHARED, 0, NOBODY)
-    queue.SHARED.chmod(0o2770)
+    worker.SHARED.mkdir()
+    os.chown(worker.SHARED, 0, NOBODY)
+    worker.SHARED.chmod(0o2770)
     put = {
         "symlink": "os.symlink(victim, name)",
         "hard link": "os.link(victim, name)",
@@ -149,7 +149,7 @@ def test_in_a_folder_that_users_share_a_lock_is_a_plain_file_and_nothing_else(
         "folder": "os.mkdir(name)",
     }
     code = f"name, victim = sys.argv[1:]\n{put[how]}"
-    as_another_user(code, queue.SHARED / "gpu.lock", precious)
+    as_another_user(code, worker.SHARED / "gpu.lock", precious)
     with turn("gpu", _give_up) as problem:
         assert problem is None
         assert [path.name for path in own_folder(first).iterdir()] == ["gpu.lock"]
@@ -180,15 +180,15 @@ def test_users_of_a_folder_that_root_made_for_them_queue(seen_by_all: Path, monk
     shared.mkdir()
     os.chown(shared, 0, NOBODY)
     shared.chmod(0o2770)
-    monkeypatch.setattr("pinscope.runner.queue.SHARED", shared)
+    monkeypatch.setattr("pinscope.runner.worker.SHARED", shared)
     code = f"""
 import os
 from pathlib import Path
-from pinscope.runner import queue
-queue.SHARED = Path({str(shared)!r})
+from pinscope.runner import worker
+worker.SHARED = Path({str(shared)!r})
 os.setgid({NOBODY})
 os.setuid({NOBODY})
-with queue.turn("gpu", print, "run of another user", [queue.SHARED]):
+with worker.turn("gpu", print, "run of another user", [worker.SHARED]):
     print("held", flush=True)
     input()
 """
@@ -210,11 +210,11 @@ def test_many_at_once_never_hold_one_turn_together(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from pinscope.runner import queue
-queue.POLL_SECONDS = 0.0005
+from pinscope.runner import worker
+worker.POLL_SECONDS = 0.0005
 mark = Path({str(tmp_path)!r}, "mark")
 for _ in range(60):
-    with queue.turn("gpu", lambda holder: None, folders=[Path({str(tmp_path)!r}, "own")]) as problem:
+    with worker.turn("gpu", lambda holder: None, folders=[Path({str(tmp_path)!r}, "own")]) as problem:
         assert problem is None
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
         mark.unlink()

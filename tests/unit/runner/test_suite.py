@@ -11,8 +11,7 @@ from pinscope.errors import InvalidParameter, NotEnoughMemory
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.environment import capture_environment
 from pinscope.records.environment import Environment
-from pinscope.runner.jobs import Request
-from pinscope.runner.suite import ALL, Suite, possible, select
+from pinscope.runner.jobs import ALL, Request, Suite, possible, select_experiments
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data import synthetic
@@ -53,7 +52,7 @@ def test_bad_input_or_settings_that_do_not_fit_refuse_all(
 
 
 def test_all_stands_for_the_experiments_of_a_lab_and_names_the_others() -> None:
-    chosen = select(Request(ALL, "host", quick=True), lockable(2**34))
+    chosen = select_experiments(Request(ALL, "host", quick=True), lockable(2**34))
     names = {entry.name: entry.experiment.labs.get("host") is None for entry in EXPERIMENTS}
     assert [request.experiment for request in chosen.requests] == [
         name for name, runs_here in names.items() if runs_here
@@ -119,7 +118,7 @@ def test_a_step_that_cannot_begin_says_why_and_the_next_is_measured(
     here = capture_environment()
     full = here.model_copy(update={"limits": here.limits.model_copy(update={"memlock_headroom_bytes": 2**12})})
     seen = iter([full, here])
-    monkeypatch.setattr("pinscope.runner.suite.capture_environment", lambda: next(seen))
+    monkeypatch.setattr("pinscope.runner.jobs.capture_environment", lambda: next(seen))
     store, suite = begin(SHORT, SHORT)
     suite.join()
     assert "the run needs" in (suite.steps[0].problem or "")

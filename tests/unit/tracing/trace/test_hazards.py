@@ -8,6 +8,8 @@ import pytest
 
 from pinscope.experiments.registry import checked_rows
 from pinscope.records.run import Reading
+from pinscope.report.facts import answer_tables
+from pinscope.tracing.trace import answer as tables
 from tests.data import synthetic_trace
 from tests.data.readings import As
 from tests.data.synthetic_trace import place, program, row, site
@@ -75,11 +77,14 @@ def early(**values: Any) -> dict[str, Any]:
     return place("early_read", 9, **{**given, **values})
 
 
-BACK = site(7, "device", "pinned", call="cuMemcpyDtoHAsync")
+BACK = site(7, "device", "pinned", call="cuMemcpyDtoHAsync", idle_seconds=1.0)
+
+
+GPU = row("device", device=0, busy_seconds=5.0, kernels=100)
 
 
 def read(*rows: dict[str, Any]) -> Reading:
-    return As("trace").read(synthetic_trace.run(), checked_rows("trace", [program(), BACK, *rows]))
+    return As("trace").read(synthetic_trace.run(), checked_rows("trace", [program(), GPU, BACK, *rows]))
 
 
 def test_an_early_read_comes_first_with_both_lines() -> None:
@@ -87,6 +92,8 @@ def test_an_early_read_comes_first_with_both_lines() -> None:
     assert seen.verdict == ("Wrong data: train.py:9 reads what train.py:7 copies before the copy is done, 20 times.")
     assert rules(seen) == [("read-before-copied", "critical")]
     assert seen.findings[0].title.endswith("before the copy is done: 20 of 100 copies")
+    (line,) = (row for table in answer_tables(seen) if table.title == tables.LINES for row in table.rows)
+    assert "wait for it before its data is read" in line
 
 
 def test_a_read_without_a_wait_of_copies_that_were_done_is_no_wrong_data() -> None:

@@ -82,7 +82,7 @@ def said(reading: Reading) -> str:
 def test_the_switch_of_the_loader_is_the_advice_where_it_saves_something() -> None:
     reading = read(program(), received(33), loader(33))
     assert reading.verdict is not None
-    assert reading.verdict.startswith(f"Set {SWITCH} for train.py:33: the program gets about ")
+    assert reading.verdict.startswith(f"Set {SWITCH} for train.py:33: saves about ")
     assert SWITCH in told(reading, "pageable-copies")[0].advice
 
 

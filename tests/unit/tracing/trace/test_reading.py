@@ -34,9 +34,7 @@ def found(reading: Reading, rule: str) -> list[Finding]:
 
 def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() -> None:
     reading = read(program(), site(33))
-    assert reading.verdict == (
-        "Pin what train.py:33 copies, where it is made: the program gets about 980 ms (9.8 %) shorter."
-    )
+    assert reading.verdict == ("Pin what train.py:33 copies, where it is made: saves about 980 ms of 10.0 s (9.8 %).")
     assert reading.headline[0].value == pytest.approx(SAVED)
     (finding,) = found(reading, "pageable-copies")
     assert finding.severity == "note"  # 10.0 s instead of 9.0 s
@@ -45,7 +43,7 @@ def test_a_pageable_line_is_named_with_what_it_costs_and_what_pinning_saves() ->
 
 def test_the_verdict_says_where_the_data_must_be_pinned_for_what_it_promises() -> None:
     back = read(program(), site(33, "device", "pageable")).verdict or ""
-    assert back.startswith("Pin what train.py:33 copies into: the program gets about 980 ms")
+    assert back.startswith("Pin what train.py:33 copies into: saves about 980 ms")
 
 
 def test_of_processes_that_run_beside_each_other_the_program_saves_what_one_saves_at_most() -> None:
@@ -60,7 +58,7 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
     """Four threads that copy beside each other, and no kernels."""
     held = {key: value for key, value in site(33, call_seconds=8.0).items() if key != "idle_seconds"}
     reading = read(program(2.0, kernels=0), held)
-    assert (reading.verdict or "").endswith(" the program gets about 2 s (99 %) shorter.")
+    assert (reading.verdict or "").endswith(" saves about 2 s of 2.00 s (99 %).")
     (finding,) = found(reading, "pageable-copies")
     assert finding.severity == "warning"
     assert reading.headline[0].value == pytest.approx(1.0 + SAVED)
@@ -69,9 +67,7 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
 def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
     """A start of 6 s: without it the copies take a quarter of the time."""
     reading = read(program(), site(33, first_seconds=6.0))
-    assert (
-        reading.verdict == "Pin what train.py:33 copies, where it is made: the loop gets about 980 ms (24 %) shorter."
-    )
+    assert reading.verdict == "Pin what train.py:33 copies, where it is made: saves about 980 ms of 4.00 s (24 %)."
     (finding,) = found(reading, "pageable-copies")
     assert finding.title.endswith("about 979 ms less, 24.5 % of the 4.00 s from its first copy on")
     assert finding.severity == "warning"
@@ -82,7 +78,7 @@ def test_a_line_of_a_process_has_its_share_of_that_process_s_time() -> None:
         row("process", process=4 + rank, rank=rank, active_seconds=8.0 + rank, copies=1, kernels=1) for rank in (0, 1)
     ]
     sites = [site(33, process=4 + rank, rank=rank, first_seconds=4.0, idle_seconds=1.0 + rank) for rank in (0, 1)]
-    assert "the loop gets about 2 s (40 %)" in (read(program(), *ranks, *sites).verdict or "")
+    assert "saves about 2 s of 5.00 s (40 %)" in (read(program(), *ranks, *sites).verdict or "")
 
 
 def test_waits_and_pins_have_their_share_from_their_first_on() -> None:
@@ -348,7 +344,7 @@ def test_of_copies_that_wait_for_pages_pinning_promises_what_staging_takes() -> 
     rates = {"pinned_h2d": 55e9, "pageable_h2d": 10.5e9}
     size, slow = 2 << 30, {"count": 32, "large_count": 32, "median_bytes": 64.0 * MIB, "largest_bytes": 64 * MIB}
     reading = read(program(1.45), site(33, bytes=size, idle_seconds=1.4, **slow), **rates)
-    assert (reading.verdict or "").endswith(" the program gets about 170 ms (11 %) shorter.")
+    assert (reading.verdict or "").endswith(" saves about 170 ms of 1.45 s (11 %).")
     (finding,) = found(reading, "pageable-copies")
     assert "may be page faults or reading a mapped file" in finding.detail
     staged = size / 10.5e9 - size / 55e9

@@ -1,1 +1,0 @@
-"""Kept here together: kernels that read and write host memory."""

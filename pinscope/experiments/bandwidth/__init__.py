@@ -1,1 +1,0 @@
-"""Kept here together: how fast copies are."""

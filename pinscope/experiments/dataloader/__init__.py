@@ -1,1 +1,0 @@
-"""Kept here together: what pinning buys in PyTorch's data loader."""

@@ -1,1 +1,0 @@
-"""Kept here together: how much of the copies hides behind compute."""

@@ -1,1 +1,0 @@
-"""Kept here together: what pinned memory costs each GPU."""

@@ -1,1 +1,0 @@
-"""Kept here together: the quickest way to pin a lot of memory."""

@@ -1,1 +1,0 @@
-"""Kept here together: several processes that register one piece of memory."""

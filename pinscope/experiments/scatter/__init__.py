@@ -1,1 +1,0 @@
-"""Kept here together: many small pieces of host memory, moved to the GPU or back."""

@@ -64,7 +64,7 @@ def __dir__() -> "list[str]":
 
 def load_ipython_extension(shell: "Any") -> None:
     """What ``%load_ext pinscope`` calls."""
-    import_module("pinscope.python.notebook").load(shell)
+    import_module("pinscope.python.session").load_magic(shell)
 
 
 def pinned_empty(

@@ -7,7 +7,8 @@ A figure is positive, and compared as a logarithm: 10 % more and back is alike. 
 - Of several runs a side, the spread between the runs of a side says how far the ratio may be off (Student's t). Few
   runs know their spread badly: it counts as at least the family's median, as with moderated variances (Smyth, "Linear
   models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004), but never
-  as less than the cell's own.
+  as less than the cell's own. From :data:`KNOWN_FREEDOM` on a cell's own counts: else steady cells beside noisy ones
+  would be taken for as noisy.
 - Of one run a side no spread is seen. Its ± stands in, which has in it what whole runs on one host differ
   (:data:`pinscope.analysis.statistics.DRIFT`). That rests on six runs: five degrees of freedom.
 - Of many cells some differ by chance. Of those called different at most :data:`FALSE_SHARE` are expected to be so
@@ -32,6 +33,8 @@ DRIFT_FREEDOM = 5
 """Degrees of freedom of what whole runs were seen to differ: six runs less one."""
 LEAST_CELLS = 10
 """Fewer say nothing of each other's spread."""
+KNOWN_FREEDOM = 6
+"""Degrees of freedom with which a cell knows its own spread: four runs a side, or eight against one."""
 _AS_NORMAL = 200
 """Degrees of freedom from which Student's distribution is taken for the normal one."""
 Sample = tuple[float, float]
@@ -106,15 +109,16 @@ def _errors(
 def at_least_usual(
     variances: NDArray[np.float64], freedom: NDArray[np.int_]
 ) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
-    """Each variance between runs, but not less than the family's median, and its degrees of freedom: of the median
-    twice its own, no more, as a state of a run may be in all of its cells alike.
+    """Each variance between runs, of few runs not less than the family's median, and its degrees of freedom: of the
+    median twice its own, no more, as a state of a run may be in all of its cells alike.
 
     That the median of few values lies below the variance is put right (Wilson & Hilferty, PNAS 17, 1931).
     """
     if len(variances) < LEAST_CELLS:
         return variances, freedom
     usual = float(np.median(variances / (1 - 2 / (9 * freedom)) ** 3))
-    return np.maximum(variances, usual), np.where(variances < usual, 2 * freedom, freedom)
+    is_raised = (variances < usual) & (freedom < KNOWN_FREEDOM)
+    return np.where(is_raised, usual, variances), np.where(is_raised, 2 * freedom, freedom)
 
 
 def _level(chances: Sequence[float], false_share: float) -> float:

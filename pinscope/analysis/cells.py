@@ -16,7 +16,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
-from pinscope.analysis.read_rows import Row, counted, grouped
+from pinscope.analysis.columns import Columns
+from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
 from pinscope.units import format_value
@@ -124,18 +125,20 @@ def cells(kind: type[CellT], rows: Iterable[Row]) -> list[CellT]:
     """A run's counted rows as cells, in the order measured. A value that no row has is ``None``."""
     names = list(labels_of(kind))
     made = {name: value for name, value in values_of(kind).items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    groups = grouped(counted(rows), lambda row: tuple(row[name] for name in names))
+    counted = Columns.of(rows).counted()
     return [
         kind(**dict(zip(names, key, strict=True)), **{name: _value(value, name, group) for name, value in made.items()})
-        for key, group in groups.items()
+        for key, group in counted.grouped(names)
     ]
 
 
-def _value(value: Value, name: str, rows: Sequence[Row]) -> Any:
-    values = [value_of_row for row in rows if (value_of_row := row.get(value.row or name)) is not None]
-    if not values or value.make is not summarize:
-        return value.make(values) if values else None
-    drift = PAGEABLE_DRIFT if rows[0].get("memory") == "pageable" else DRIFT
+def _value(value: Value, name: str, rows: Columns) -> Any:
+    values = rows.column(value.row or name).known()
+    if not len(values):
+        return None
+    if value.make is not summarize:
+        return value.make(values if isinstance(values, list) else values.tolist())
+    drift = PAGEABLE_DRIFT if rows.column("memory").values[0] == "pageable" else DRIFT
     return summarize(values, drift, SHORT_DRIFT if value.unit == "seconds" else 0.0)
 
 

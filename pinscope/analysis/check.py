@@ -13,17 +13,17 @@ from statistics import median, stdev
 from typing import Any
 
 from pinscope.analysis.baseline import KeptRuns, sides
-from pinscope.analysis.between_runs import FALSE_SHARE as COMPARED_SHARE
 from pinscope.analysis.between_runs import students
 from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, compare
 from pinscope.errors import BadInput
 from pinscope.text import quoted
 from pinscope.units import format_value
 
-SUSPECT_SHARE = COMPARED_SHARE
-"""Of what is measured again, as many are expected to have fallen out by chance."""
-FALSE_SHARE = 0.01
-"""Of what is blamed."""
+SUSPECT_SHARE = 0.5
+"""Of what is measured again, as many are expected to have fallen out by chance: nothing is blamed for it yet, and what
+does not fall out is not looked at again."""
+FALSE_SHARE = 0.005
+"""Of what is blamed. A cell has several figures, whose chances add up: of checks of equal runs 1 in 100 fails."""
 TOLERANCE = 0.05
 """A figure that is worse by less (relative) is no regression, unless somebody says otherwise: runs of one hour do not
 show what a machine differs by from day to day."""
@@ -32,6 +32,8 @@ LEAST_LINE = 0.01
 POWER = 0.9
 """In so many checks a change is to be told by as many runs as :func:`runs_needed` says."""
 MOST_RUNS = 1000
+MOST_LOG = 100.0
+"""Of a change: what is greater is no number that anybody reads."""
 _Key = tuple[Any, ...]
 Only = Mapping[str, Collection[str]]
 """Name of a label, or ``figure`` → what it may be, as :func:`parse_only` reads it."""
@@ -61,12 +63,21 @@ class Checked:
         cells: those that were asked for, the first figure of each.
         regressions: what is worse, what costs most first.
         once: how many cells fell out at first, and not again.
+        tolerance: a difference that is no regression, relative.
     """
 
     comparison: Comparison
     cells: Sequence[ComparedCell]
     regressions: Sequence[Regression]
     once: int
+    tolerance: float
+
+    @property
+    def telling(self) -> int:
+        """In how many of the cells a figure that is worse by the tolerance would show."""
+        return sum(
+            1 for cell in self.cells if cell.low and cell.high and math.sqrt(cell.high / cell.low) - 1 <= self.tolerance
+        )
 
 
 def suspects(
@@ -112,7 +123,8 @@ def check(
         comparison=compared,
         cells=_chosen(compared, only),
         regressions=[_regression(worse) for worse in blamed],
-        once=len(fallen) - len(blamed),
+        once=len(fallen) - len(blamed) if again else 0,
+        tolerance=tolerance,
     )
 
 
@@ -224,19 +236,21 @@ def deviation(kept: KeptRuns) -> float | None:
     return median(known) if known else None
 
 
-def runs_needed(spread: float, change: float) -> int | None:
-    """Runs a side, at least 2, with which a check tells a change in :data:`POWER` of all cases; ``None``: too many.
+def told_change(spread: float, before: int, now: int) -> float:
+    """The change that a check tells in :data:`POWER` of all cases, relative: of a group of cells that are worse alike.
 
-    Of n runs a side with a standard deviation s between runs, a change d (of logarithms) is told where
-    d ≥ (t(α, 2n - 2) + t(2 (1 - power), 2n - 2)) · s · √(2/n), with Student's two-sided quantiles t.
+    Of n and m runs with a standard deviation s between runs, a change d (of logarithms) is told where
+    d ≥ (t(α, n + m - 2) + t(2 (1 - power), n + m - 2)) · s · √(1/n + 1/m), with Student's two-sided quantiles t.
 
     Args:
         spread: standard deviation between runs, relative.
-        change: that is to be told, relative.
+        before, now: runs of the baseline, and of the check with those that are made again.
     """
-    for count in range(2, MOST_RUNS):
-        freedom = 2 * count - 2
-        quantiles = students(FALSE_SHARE, freedom) + students(2 * (1 - POWER), freedom)
-        if quantiles * spread * math.sqrt(2 / count) <= math.log1p(change):
-            return count
-    return None
+    freedom = before + now - 2
+    quantiles = students(FALSE_SHARE, freedom) + students(2 * (1 - POWER), freedom)
+    return math.expm1(min(quantiles * spread * math.sqrt(1 / before + 1 / now), MOST_LOG))
+
+
+def runs_needed(spread: float, change: float) -> int | None:
+    """Runs a side, at least 2, with which :func:`told_change` is no more than a change; ``None``: too many."""
+    return next((count for count in range(2, MOST_RUNS) if told_change(spread, count, count) <= change), None)

@@ -176,13 +176,22 @@ class Group:
         return float(np.median([math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells]))
 
     @property
+    def word(self) -> str:
+        """``slower``, of figures that are timed; else ``worse``."""
+        return SPEED[self.verdict] if all(cell.value.unit in TIMED for cell in self.cells) else self.verdict
+
+    @property
+    def brief(self) -> str:
+        """``slower by 3.0 % in 34``."""
+        change = f" by {change_words(self.change)}" if math.isfinite(self.change) else ""
+        return f"{self.word}{change} in {len(self.cells)}"
+
+    @property
     def words(self) -> str:
         """``slower by 3.0 % in 34 of 36 cells: pinned, size from 1 MiB on``."""
-        word = SPEED[self.verdict] if all(cell.value.unit in TIMED for cell in self.cells) else self.verdict
-        change = f" by {change_words(self.change)}" if math.isfinite(self.change) else ""
         most = "" if len(self.cells) == 1 else "most in "
         which = ", ".join(self.conditions.values()) or f"{most}{self.cells[0].words}"
-        return f"{word}{change} in {len(self.cells)} of {self.of} cells: {which}"
+        return f"{self.brief} of {self.of} cells: {which}"
 
 
 @dataclass(frozen=True)
@@ -288,12 +297,15 @@ def compare(a: Side, b: Side, false_share: float = FALSE_SHARE) -> Comparison:
 def verdict(comparison: Comparison) -> str:
     """One sentence: what is worse and better, or how small a difference would have been seen."""
     lab, name = comparison.b.runs[0].run.lab, comparison.b.name
-    clauses = [group.words for group in comparison.groups]
-    if clauses:
-        said = f"{name} is {clauses[0]}"
-        longer = f"{said}; {clauses[-1]}"
-        fits = len(clauses) > 1 and len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS
-        sentence = f"{longer if fits else said}."
+    if groups := comparison.groups:
+        first, *others = groups
+        sayings = [
+            "; ".join(group.words for group in groups),
+            "; ".join([first.words, *(f"{group.word} in {len(group.cells)}" for group in others)]),
+            f"{' and '.join(group.brief for group in groups)} of {len(comparison.firsts):,} cells",
+        ]
+        sentences = [f"{name} is {words}." for words in (sayings[:2] if first.conditions or not others else sayings)]
+        sentence = next(filter(_fits, sentences), sentences[-1])
     elif not comparison.cells:
         sentence = "No cell is on both sides: nothing can be compared."
     elif comparison.tellable is None:
@@ -305,6 +317,10 @@ def verdict(comparison: Comparison) -> str:
         if comparison.shown:
             sentence = f"{same} but for {len(comparison.shown)} further figures."
     return on_lab("host" if lab == "host" else "cuda", sentence)
+
+
+def _fits(sentence: str) -> bool:
+    return len(sentence) <= MOST_CHARACTERS and len(sentence.split()) <= MOST_WORDS
 
 
 def change_words(change: float) -> str:
@@ -512,8 +528,8 @@ def _group(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
     named, chosen = np.ones(len(cells), bool), list[_Condition]()
     conditions = list(_conditions(cells))
     while len(chosen) < MOST_CONDITIONS:
-        free = [condition for condition in conditions if condition.name not in {one.name for one in chosen}]
-        best = max(free, key=lambda one: _alike(named & one.holds, wanted), default=None)
+        free = [condition for condition in conditions if condition.name not in {other.name for other in chosen}]
+        best = max(free, key=lambda condition: _alike(named & condition.holds, wanted), default=None)
         if best is None or _alike(named & best.holds, wanted) <= _alike(named, wanted) + 1e-9:
             break
         named, chosen = named & best.holds, [*chosen, best]

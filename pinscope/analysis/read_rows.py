@@ -72,17 +72,7 @@ class ReadRows(list[Row]):
         self._texts: dict[str, str] = {}
         self._characters = 0
         self._whole = [place for place, field in enumerate(fields.values()) if _holds(field.annotation, int)]
-        # A label is a field that each observation has, and that is not a measured time.
-        labels = [
-            place
-            for place, (name, field) in enumerate(fields.items())
-            if (
-                field.is_required()
-                and _type_of(field.annotation) not in (float, datetime)
-                and name not in ("repeat", "warmup")
-            )
-            or name == "device"
-        ]
+        labels = [self._names.index(name) for name in label_names(kind)]
         self._label = itemgetter(*labels) if labels else lambda _values: ()
         self._device = self._names.index("device") if "device" in self._names else -1
         self._combinations: set[Any] = set()
@@ -165,6 +155,20 @@ class _Shape(NamedTuple):
     places: dict[str, int]
     pick: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     texts: frozenset[int]
+
+
+def label_names(kind: type[Observation]) -> list[str]:
+    """Fields that each observation has, and that are no measured times; and ``device``."""
+    return [
+        name
+        for name, field in kind.model_fields.items()
+        if (
+            field.is_required()
+            and _type_of(field.annotation) not in (float, datetime)
+            and name not in ("repeat", "warmup")
+        )
+        or name == "device"
+    ]
 
 
 def _holds(annotation: Any, kind: type) -> bool:

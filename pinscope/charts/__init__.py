@@ -5,5 +5,6 @@ Imports ``analysis`` and Plotly, which is heavy: other rooms import this one whe
 I/O. What a chart shows is decided beside its reading, in a ``charts`` module of its own.
 
 ``plot`` is where to begin: curves, parts of a time, bars; ``marks`` has what these are made of, matrices and rows of
-marks, and ``Chart``; ``theme`` colours, fonts and axes; ``comparison`` draws runs against others.
+marks, and ``Chart``; ``theme`` colours, fonts and axes; ``comparison`` draws runs against others, ``trend`` a
+figure over runs.
 """

@@ -11,13 +11,23 @@ import typer
 from typer.core import TyperGroup
 
 from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, parse_only, runs_needed, suspects
+from pinscope.analysis.check import (
+    TOLERANCE,
+    Checked,
+    check,
+    deviation,
+    lacking,
+    parse_only,
+    runs_needed,
+    suspects,
+    told_change,
+)
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
+from pinscope.cli.outcome import store_to_read
 from pinscope.cli.run import experiment_names, measure, parse_settings
-from pinscope.cli.runs import store_to_read
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run, verdict_of
@@ -45,8 +55,10 @@ BASELINE_RUNS = 8
 """Of which a baseline is made."""
 CHECK_RUNS = 2
 """That are held against it."""
-GATE = 0.02
-"""The change of which a written baseline says how many runs it takes to see."""
+AGAIN = 3
+"""Times as many are made where something fell out: what is blamed rests on them."""
+GATES = (TOLERANCE, 0.02)
+"""The changes of which a written baseline says how many runs it takes to see."""
 
 
 class _Check(TyperGroup):
@@ -113,21 +125,26 @@ def write(
         measured = list(_all(store, runs, requests, trace, count))
     baseline = baseline_of(measured)
     write_baseline(file, baseline)
-    spreads = [(kept, deviation(kept)) for kept in baseline.experiments]
     if as_json:
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
         return
-    for kept, spread in spreads:
-        print_prose(f"{kept.run.experiment}: {len(kept.runs)} runs, {len(kept.cells)} cells{_needed(spread)}.")
+    for kept in baseline.experiments:
+        print_prose(f"{kept.run.experiment}: {len(kept.runs)} runs, {len(kept.cells)} cells{_needed(kept)}.")
     print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}")
 
 
-def _needed(spread: float | None) -> str:
+def _needed(kept: KeptRuns) -> str:
+    spread, before = deviation(kept), len(kept.runs)
     if spread is None:
         return ""
-    needed = runs_needed(spread, GATE)
-    how = f"{needed} runs a side" if needed else "more runs than make sense"
-    return f"; runs differ by {change_words(spread)} (median standard deviation): a gate of 2 % needs {how}"
+    now = CHECK_RUNS * (1 + AGAIN)
+    told = change_words(told_change(spread, before, now))
+    gates = ((f"{gate:.0%}", runs_needed(spread, gate)) for gate in GATES)
+    needed = ", ".join(f"{gate} {count if count else 'more than make sense'}" for gate, count in gates)
+    return (
+        f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} tell "
+        f"{told}; runs a side for a gate of {needed}"
+    )
 
 
 @app.command("against", short_help="Run again, or take runs, and say what is worse; check FILE is the same.")
@@ -137,7 +154,9 @@ def against(
     trace: Trace = None,
     count: Annotated[
         int,
-        typer.Option("--count", min=1, metavar="N", help="How many runs, and how many more where something fell out."),
+        typer.Option(
+            "--count", min=1, metavar="N", help="How many runs; three times as many more where something falls out."
+        ),
     ] = CHECK_RUNS,
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")
@@ -176,8 +195,8 @@ def against(
             if names := lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
-            new = None if runs else lambda kept=kept: list(_again(store, kept, trace, count, other_machine))
-            first = new() if new else taken.get(kept.subject, [])
+            new = None if runs else lambda more, kept=kept: list(_again(store, kept, trace, more, other_machine))
+            first = new(count) if new else taken.get(kept.subject, [])
             if not first:
                 complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
                 continue
@@ -185,7 +204,7 @@ def against(
             again = []
             if new and (fallen := suspects(kept, first, limit, wanted)):
                 complain(f"{len(fallen)} fell out: measured once more before they are blamed")
-                again = new()
+                again = new(AGAIN * count)
             checked.append(check(kept, first, again, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
@@ -211,7 +230,13 @@ def _print(checked: Sequence[Checked]) -> None:
             count = len(result.regressions)
             print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
         else:
-            print_prose(f"{experiment}: no regression in {cells}{once}. {verdict_of(result.comparison)}")
+            said = [f"no regression in {cells}{once}.", verdict_of(result.comparison)]
+            if result.telling < len(result.cells):
+                limit = change_words(result.tolerance)
+                said.append(
+                    f"{limit} more would show in {result.telling} of {len(result.cells)}: take more runs (--count)."
+                )
+            print_prose(f"{experiment}: {' '.join(said)}")
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:

@@ -9,8 +9,7 @@ import typer
 
 from pinscope.analysis.comparison import Comparison
 from pinscope.cli.main import AsJson, output_option
-from pinscope.cli.outcome import print_reading_table
-from pinscope.cli.runs import store_to_read
+from pinscope.cli.outcome import print_reading_table, store_to_read
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose
 from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import LAB_TITLES, Table

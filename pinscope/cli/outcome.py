@@ -13,16 +13,27 @@ from pinscope.cli import terminal
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
+from pinscope.runner.jobs import reconcile
+from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.units import format_about
 
 if TYPE_CHECKING:
     from pinscope.report.facts import Document
     from pinscope.runner.jobs import Job
-    from pinscope.store.store import Store
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
+
+
+@contextmanager
+def store_to_read() -> Iterator[Store]:
+    """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
+    with Store() as store:
+        reconcile(store)
+        if store.refusal:
+            terminal.complain(f"nothing can be stored in {store.name}: {store.refusal}")
+        yield store
 
 
 def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> None:

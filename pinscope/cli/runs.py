@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from pinscope.cli.main import AsJson, RunId, RunIds, duration, option, output_option
-from pinscope.cli.outcome import print_run
+from pinscope.cli.outcome import print_run, store_to_read
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
@@ -173,16 +172,6 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
 """As :data:`~pinscope.store.choice.ORDERS` has them."""
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
-
-
-@contextmanager
-def store_to_read() -> Iterator[Store]:
-    """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
-    with Store() as store:
-        reconcile(store)
-        if store.refusal:
-            complain(f"nothing can be stored in {store.name}: {store.refusal}")
-        yield store
 
 
 @app.command("list", short_help="List runs, the newest first.")

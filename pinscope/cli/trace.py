@@ -7,11 +7,11 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,9 +23,10 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
+from pinscope.runner.attach import Targets, targets_of, trace_attached
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.program import find_program
-from pinscope.runner.tracing import Compared, Traced, parse_request, run_twice, trace_program, write_traces
+from pinscope.runner.program import Program, find_program
+from pinscope.runner.tracing import Compared, Request, Traced, parse_request, run_twice, trace_program, write_traces
 from pinscope.runner.with_waits import WaitRuns
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
@@ -35,17 +36,19 @@ from pinscope.tracing.limits import Threshold, exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
 from pinscope.tracing.spool import Scope
 
+ATTACHED_SECONDS = 10.0
+"""So long a program that runs already is recorded by default."""
 LONGEST_DAYS = 30
 """Of a wait before the recording, and of the recording."""
 
 
 def trace(
     program: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="SCRIPT", help="The program: a file, with -m a module, or another Python.", show_default=False
         ),
-    ],
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
     ] = None,
@@ -76,6 +79,19 @@ def trace(
     only_parts: Annotated[
         bool,
         typer.Option("--only-parts", help="Record only inside the program's own blocks 'with pinscope.trace(NAME):'."),
+    ] = False,
+    attach: Annotated[
+        list[int] | None,
+        option(
+            "PID",
+            "Instead of SCRIPT: record this Python process, which runs already and goes on afterwards, for the time "
+            "of --for, 10s by default. May be given several times. Before Python 3.14 it needs gdb or lldb.",
+            "--attach",
+        ),
+    ] = None,
+    attach_children: Annotated[
+        bool,
+        typer.Option("--attach-children", help="With --attach: also the processes that it has started, with CUDA."),
     ] = False,
     this_process_only: Annotated[
         bool, typer.Option("--this-process-only", help="Do not record the Python processes that the program starts.")
@@ -117,6 +133,11 @@ def trace(
     SCRIPT may be the interpreter of another environment, in which nothing is installed (/envs/train/bin/python
     train.py), or a script of one (/envs/train/bin/torchrun …): CPython 3.9 or later. CUPTI's library is taken from the
     program's packages of CUDA, else from PinScope's (extra trace13, CUDA 12: trace12), else from the toolkit."""
+    without = {
+        "a SCRIPT": program, "-m": module, "--start-after": start_after, "--only-parts": only_parts,
+        "--this-process-only": this_process_only, "--what-if": what_if,
+    }  # fmt: skip
+    _check_attach(attach, attach_children, without)
     scope = Scope(
         stacks=stacks,
         start_after=_seconds("--start-after", start_after) or 0.0,
@@ -132,22 +153,18 @@ def trace(
         check_output(output, "trace")
     if as_json is not None:
         check_new(as_json)
-    found = find_program([*(["-m"] if module else []), program, *(arguments or ())])
-    request = parse_request(what_if or (), found.file)
-    if request is not None:
-        scope = _of_both_runs(scope)
+    if attach:
+        targets = targets_of(attach, attach_children)
+        scope = replace(scope, for_seconds=scope.for_seconds or ATTACHED_SECONDS, children=targets.is_all)
+        record = partial(_of_running, targets, scope, labels)
+    else:
+        found = find_program([*(["-m"] if module else []), program or "", *(arguments or ())])
+        record = partial(_of_program, found, parse_request(what_if or (), found.file), scope, labels)
     with Store() as store:
         reconcile(store)
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        environment = capture_environment()
-        traced_as = partial(trace_program, store, found, environment, scope, labels=labels)
-        if request is None:
-            compared = Compared(traced_as())
-        elif request.change == "wait":
-            compared = WaitRuns(store, traced_as, complain).compare(request.lines)
-        else:
-            compared = run_twice(traced_as, request.lines, environment, complain)
+        compared = record(store)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)
     traced = compared.before
@@ -161,9 +178,45 @@ def trace(
         complain(f"the trace failed: {traced.run.error}")
     if traced.saved is not None:
         complain(saved_line(traced.saved))
-    if traced.exit_code is None:  # it could not be started
+    if traced.exit_code is None and not attach:  # it could not be started
         return 1
-    return _end_like(traced.exit_code) or _check(traced, document, thresholds, allow_unseen=allow_unseen)
+    return _end_like(traced.exit_code or 0) or _check(traced, document, thresholds, allow_unseen=allow_unseen)
+
+
+def _check_attach(attach: Sequence[int] | None, attach_children: bool, without: Mapping[str, object]) -> None:
+    """Refuse what makes no sense.
+
+    Args:
+        attach: the processes.
+        attach_children: those that they have started, too.
+        without: what does not go with them.
+    """
+    if attach:
+        if clash := next((name for name, value in without.items() if value), None):
+            raise BadInput(f"--attach records a program that runs already: it goes without {clash}")
+    elif attach_children:
+        raise BadInput("--attach-children goes with --attach PID")
+    elif not without["a SCRIPT"]:
+        raise BadInput("trace needs a SCRIPT to run, or --attach PID of a program that runs")
+
+
+def _of_running(targets: Targets, scope: Scope, labels: Mapping[str, Any], store: Store) -> Compared:
+    return Compared(trace_attached(store, targets, capture_environment(), scope, complain, labels))
+
+
+def _of_program(
+    program: Program, request: Request | None, scope: Scope, labels: Mapping[str, Any], store: Store
+) -> Compared:
+    """Run it, twice where a change is asked for."""
+    if request is not None:
+        scope = _of_both_runs(scope)
+    environment = capture_environment()
+    traced_as = partial(trace_program, store, program, environment, scope, labels=labels)
+    if request is None:
+        return Compared(traced_as())
+    if request.change == "wait":
+        return WaitRuns(store, traced_as, complain).compare(request.lines)
+    return run_twice(traced_as, request.lines, environment, complain)
 
 
 def _of_both_runs(scope: Scope) -> Scope:

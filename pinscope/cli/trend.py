@@ -43,28 +43,28 @@ def trend(
 
     A step is named where it cannot be chance; that takes 9 runs at least."""
     with Store() as store:
-        found = trend_of(store, experiment, figure, like)
+        series = trend_of(store, experiment, figure, like)
     if as_json:
-        print_json(trend_document(found))
+        print_json(trend_document(series))
         return
-    shown = found.trend
-    first, last = shown.points[0].run, shown.points[-1].run
+    course = series.trend
+    first, last = course.points[0].run, course.points[-1].run
     days = f"{first.created_at:%Y-%m-%d} to {last.created_at:%Y-%m-%d}"
-    print_line(f"{shown.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
+    print_line(f"{course.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
     columns = terminal_columns() or UNKNOWN_COLUMNS
-    print_line(format_heights(heights(shown)[-columns:]))
-    marks = ["▲" if place in {step.place for step in shown.steps} else " " for place in range(len(shown.points))]
-    if shown.steps:
+    print_line(format_heights(heights(course)[-columns:]))
+    marks = ["▲" if place in {step.place for step in course.steps} else " " for place in range(len(course.points))]
+    if course.steps:
         print_line("".join(marks[-columns:]).rstrip())
-    values = [point.value for point in shown.points]
-    low, high = (format_value(value, shown.figure.unit) for value in (min(values), max(values)))
+    values = [point.value for point in course.points]
+    low, high = (format_value(value, course.figure.unit) for value in (min(values), max(values)))
     print_line(f"{len(values)} run{'' if len(values) == 1 else 's'}, {low} to {high}")
-    if shown.steps:
-        for step in shown.steps:
-            print_prose(f"▲ {step_words(step, shown.figure.unit)}", hanging="  ")
+    if course.steps:
+        for step in course.steps:
+            print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")
     else:
-        print_prose(verdict(shown))
-    if found.others:
-        complain(f"{found.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
-    if found.without:
-        complain(f"{len(found.without)} runs have no such figure: {', '.join(found.without[:3])}")
+        print_prose(verdict(course))
+    if series.others:
+        complain(f"{series.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
+    if series.without:
+        complain(f"{len(series.without)} runs have no such figure: {', '.join(series.without[:3])}")

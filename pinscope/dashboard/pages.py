@@ -65,6 +65,13 @@ COMPARE = PageEntry(
     "Is it better now: another host, a new driver, a fixed line? "
     "Several runs a side tell smaller differences than one.",
 )
+TREND = PageEntry(
+    _FOLDER / "trend.py",
+    "Trend",
+    ":material/timeline:",
+    "check",
+    "Since when is it slower? A figure over all runs of a machine, where it steps, and what changed there.",
+)
 PLAN = PageEntry(
     _FOLDER / "plan.py",
     "Plan",
@@ -83,5 +90,5 @@ TRACES = PageEntry(
     "A trace runs the program as it is and answers line by line.",
 )
 
-PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, COMPARE, PLAN)
+PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, COMPARE, TREND, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

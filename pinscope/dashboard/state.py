@@ -18,6 +18,7 @@ from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.comparison import Compared, compare_runs
 from pinscope.report.facts import Document, called, open_document
+from pinscope.report.trend import TrendOfRuns, figures, trend_of
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.store import Store, StoredRows
@@ -140,3 +141,15 @@ def open_run(store: Store, run: Run) -> OpenedRun:
 def compared(store: Store, sides: tuple[tuple[Run, ...], ...]) -> Compared:
     """The second side against the first; errors as for :func:`~pinscope.report.comparison.compare_runs`."""
     return compare_runs(store, sides)
+
+
+@st.cache_resource(show_spinner="Reading the newest run …", max_entries=16, hash_funcs=_SAME)
+def figures_of(store: Store, run: Run) -> dict[str, str]:
+    """Key → name of the figures of a run that can be followed."""
+    return figures(store, run)
+
+
+@st.cache_resource(show_spinner="Reading the runs …", max_entries=8, hash_funcs=_SAME)
+def trend(store: Store, runs: tuple[Run, ...], figure: str | None) -> TrendOfRuns:
+    """A figure over the runs, which are all of one series; errors as for :func:`~pinscope.report.trend.trend_of`."""
+    return trend_of(store, runs[0].experiment, figure, runs[0].id)

@@ -12,6 +12,7 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from pinscope.analysis.columns import Columns, Stored, parsed
 from pinscope.analysis.comparison import Comparison, Measured, verdict
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
@@ -262,7 +263,7 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         return reader.cells(reader.measured(run, checked), checked)
 
 
-def measured_run(run: Run, rows: Sequence[Row]) -> Measured:
+def measured_run(run: Run, rows: Iterable[Row]) -> Measured:
     """A run as it is compared with others; errors as for :func:`read_run`."""
     reader, checked = _reader_of(run), checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
@@ -310,11 +311,14 @@ def charts_of(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACH
     return charts
 
 
-def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows:
-    """Rows as the experiment's observations write them, as many as a reading may rest on. Errors as above."""
-    if isinstance(rows, ReadRows):
+def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows | Columns:
+    """Rows as the experiment's observations write them, as many as a reading may rest on; those of a file or a
+    database as columns. Errors as above."""
+    if isinstance(rows, ReadRows | Columns):
         return rows
     kind = find_reader(name).kind
+    if isinstance(rows, Stored) and (columns := parsed(kind.Observation, rows)):
+        return columns
     checked = ReadRows(kind.Observation)
     try:
         checked.add(rows)

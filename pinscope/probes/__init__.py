@@ -8,5 +8,6 @@ the driver's library. NVML and psutil are imported when they are asked. ``enviro
 control group uses; ``gpu`` GPUs and their processes; ``containers`` in which groups and namespaces a process is.
 ``process_scan`` looks at all processes: status, NVIDIA files that are open, maps, and files that are memory and that
 nobody has open; ``process`` says what these texts mean of one, and who it is, and starts children that end with their
-parent; ``host_report`` is what a process says of itself. ``proc`` is the reader.
+parent; ``attachable`` whether one can attach to it, ``elf`` where its functions are; ``host_report`` is what a process
+says of itself. ``proc`` is the reader.
 """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import TimeoutExpired
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pinscope
 from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
@@ -214,3 +217,20 @@ def plan(pinned: int | str | None = None, **stated: Any) -> Plan:
     """
     with Store(at_once=False) as store:
         return Plan(*plan_as_stated({"pinned": pinned, **stated}, store, capture_environment()))
+
+
+def load_magic(shell: Any) -> None:
+    """Give an IPython shell the magic ``%%pinscope``: a cell of a notebook, traced."""
+
+    def traced(line: str, cell: str) -> Run | None:
+        """Run the cell, and show which of its lines copy pageable memory. Beside the magic stands a name for it."""
+        name = line.strip() or "cell"
+        source = f"\n{shell.transform_cell(cell)}"  # the line of the magic is the cell's first
+        with TemporaryDirectory(prefix="pinscope-cell-") as folder:  # from where its lines are read and named
+            file = Path(folder, f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}.py")
+            file.write_text(source, "utf-8")
+            with pinscope.trace(name) as part:
+                exec(compile(source, file, "exec", dont_inherit=True), shell.user_ns)  # noqa: S102 - as a cell is run
+        return part.result
+
+    shell.register_magic_function(traced, "cell", "pinscope")

@@ -131,6 +131,9 @@ class TraceRow(SecondRunFields, Observation):
     # Copies by size, and the moment at which most memory was pinned:
     peak_at_seconds: Seconds | None = None
     """Of the program: when it had most pinned memory, from its start on."""
+    before_bytes: Count | None = None
+    """Of a program that was attached to: pinned memory that it had before, as the live view shows it; no line of the
+    trace is known to have pinned it."""
     at_peak_bytes: Count | None = None
     """Of pinned memory: how much of the line's was there then."""
     most_bytes: Count | None = None

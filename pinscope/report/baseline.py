@@ -62,23 +62,23 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
     """``{"format", "passed", "experiments"}``; later versions may add keys."""
     return {
         "format": FORMAT,
-        "passed": not any(one.regressions for one in checked),
+        "passed": not any(result.regressions for result in checked),
         "experiments": [
             {
-                "experiment": one.comparison.experiment,
+                "experiment": result.comparison.experiment,
                 "regressions": [
                     {
-                        "line": regression_line(one.comparison.experiment, regression),
+                        "line": regression_line(result.comparison.experiment, regression),
                         "labels": dict(regression.cell.labels) if regression.cell else {},
                         "figure": regression.cell.figure if regression.cell else None,
                         "ratio": regression.cell.ratio if regression.cell else None,
                     }
-                    for regression in one.regressions
+                    for regression in result.regressions
                 ],
-                "not_again": one.once,
-                "comparison": comparison_object(one.comparison),
+                "not_again": result.once,
+                "comparison": comparison_object(result.comparison),
             }
-            for one in checked
+            for result in checked
         ],
     }
 
@@ -86,16 +86,16 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
 def junit(checked: Sequence[Checked]) -> bytes:
     """JUnit XML: a suite an experiment, a case a cell; what is worse is a failure of its own."""
     root = ET.Element("testsuites", name="pinscope check")
-    for one in checked:
-        name = one.comparison.experiment
+    for result in checked:
+        name = result.comparison.experiment
         suite = ET.SubElement(root, "testsuite", name=name)
-        failing = {(item.cell.kind, *item.cell.labels.values()) for item in one.regressions if item.cell}
-        for cell in one.cells:
+        failing = {(item.cell.kind, *item.cell.labels.values()) for item in result.regressions if item.cell}
+        for cell in result.cells:
             if (cell.kind, *cell.labels.values()) not in failing:
                 case = ET.SubElement(suite, "testcase", classname=name, name=cell.words or "all")
                 if cell.verdict == "unknown":
                     ET.SubElement(case, "skipped", message="measured once: not told from chance")
-        for regression in one.regressions:
+        for regression in result.regressions:
             title = regression.cell.value.title if regression.cell and not regression.cell.is_first else ""
             case = ET.SubElement(
                 suite, "testcase", classname=name, name=", ".join(filter(None, (regression.where, title)))

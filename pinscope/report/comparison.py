@@ -110,7 +110,7 @@ def measured_runs(store: Store, name: str) -> Iterator[Measured]:
             continue
         for file in files:
             with open_bundle(file, whole=False) as bundle:
-                yield from (measured_run(run, list(rows)) for run, rows in bundle.items())
+                yield from (measured_run(run, rows) for run, rows in bundle.items())
 
 
 # As tables

@@ -82,6 +82,7 @@ def holder_facts(holder: Holder) -> list[Fact]:
         ("Control group", figure_text(holder, "cgroup", "text")),
         *(fact for figure in figures(Holder) for fact in _of_holder(holder, figure)),
         *_gpus(holder),
+        ("Its lines", f"pinscope trace --attach {holder.pid} --for 10s (of a Python program)"),
     ]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.trend import Point, Trend, known_value, series_key, trend, verdict
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import find_reader, read_run
+from pinscope.experiments.registry import find_reader, read_run, readers
 from pinscope.probes.environment import machine_id
 from pinscope.records.run import Quantity, Run
 from pinscope.store.store import Store
@@ -49,9 +50,11 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
         BadInput: no finished run, or none with that figure.
     """
     find_reader(experiment)
-    runs = [run for run in store.each_run(experiment=experiment, status="done") if not run.recording or like]
+    named = store.run(like) if like else None
+    with_recordings = named is not None and named.recording
+    runs = store.runs(experiment=experiment, status="done", recordings=with_recordings)
     here = [run for run in runs if run.environment.machine_id == machine_id()]
-    model = store.run(like) if like else next(iter(here or runs), None)
+    model = named or next(iter(here or runs), None)
     if model is None:
         raise BadInput(f"no finished run of {experiment}; make one: pinscope run {experiment}")
     series = [run for run in runs if series_key(run) == series_key(model)]
@@ -69,6 +72,26 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")
     without = [run.id for run in series if known_value(figures[run.id]) is None]
     return TrendOfRuns(trend(newest, points), keys, len(runs) - len(series), without)
+
+
+def series(store: Store) -> dict[str, list[list[Run]]]:
+    """Experiment → the series of finished runs that were made here or imported, each from its oldest run on; the series
+    with the newest run first, those of this machine before others."""
+    known = {reader.name for reader in readers()}
+    runs = [run for run in store.each_run(status="done", recordings=False) if run.experiment in known]
+    runs.sort(key=lambda run: (run.created_at, run.id))
+    alike = sorted(
+        grouped(runs, lambda run: str(series_key(run))).values(), key=lambda some: some[-1].created_at, reverse=True
+    )
+    alike.sort(key=lambda some: some[-1].environment.machine_id != machine_id())
+    return grouped(alike, lambda some: some[0].experiment)
+
+
+def figures(store: Store, run: Run) -> dict[str, str]:
+    """Key → name of the figures of a run that can be followed."""
+    headline = read_run(run, store.observations(run.id)).headline
+    known = {own.key: own.name for own in headline if own.key and known_value(own) is not None}
+    return known or ({run.figure.key: run.figure.name} if run.figure and run.figure.key else {})
 
 
 def _headline(store: Store, run: Run, key: str | None) -> Sequence[Quantity]:

@@ -21,10 +21,9 @@ from pathlib import Path
 
 from pinscope.errors import BadInput
 from pinscope.isolation import open_command, python_options
+from pinscope.probes.attachable import OLDEST
 from pinscope.probes.process import ending_with_this
 
-OLDEST = (3, 9)
-"""Python that the recorder runs in."""
 ASK_SECONDS = 60.0
 """An environment on a network's disk may take long to begin."""
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?t?)?")

@@ -69,7 +69,7 @@ _INJECTION = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_
 """Set by Nsight Systems and other profilers that load themselves into CUDA programs."""
 _WATCH = """\
 import os, shutil, signal, sys
-program, over = sys.stdin.readline(), sys.stdin.readline()
+program, over = sys.stdin.readline().strip(), sys.stdin.readline()
 if not over:
     if program:
         os.kill(int(program), signal.SIGKILL)
@@ -242,7 +242,7 @@ def run_program(
     spool = make_spool(folder, setup, scope, begun, variant)
     handover = SpoolFolder.of(folder.stat(), str(path)).handover
     closed = [number for number, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if stream is None]
-    with _ended_with_this(path.parent) as watched:
+    with ended_with_this(path.parent) as watched:
         child = subprocess.Popen(
             command,
             stdin=variant.stdin,
@@ -289,9 +289,9 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 @contextmanager
-def _ended_with_this(folder: Path) -> Iterator[Callable[[int], None]]:
-    """While it is entered, the process whose number it is given is killed as soon as this one is gone, and the folder
-    removed. The kernel could kill it, too, but the program would see that (PR_GET_PDEATHSIG)."""
+def ended_with_this(folder: Path) -> Iterator[Callable[[int | None], None]]:
+    """While it is entered, the process whose number it is given, if any, is killed as soon as this one is gone, and the
+    folder removed. The kernel could kill it, too, but the program would see that (PR_GET_PDEATHSIG)."""
     with subprocess.Popen(
         bare_command(_WATCH, str(folder)),
         stdin=subprocess.PIPE,
@@ -302,9 +302,9 @@ def _ended_with_this(folder: Path) -> Iterator[Callable[[int], None]]:
         assert watcher.stdin is not None  # noqa: S101 - it is a pipe
         pipe = watcher.stdin.fileno()
 
-        def say(number: int) -> None:
+        def say(number: int | None) -> None:
             with suppress(OSError):  # somebody has killed it
-                os.write(pipe, f"{number}\n".encode())
+                os.write(pipe, f"{'' if number is None else number}\n".encode())
 
         try:
             yield say

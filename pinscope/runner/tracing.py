@@ -293,6 +293,8 @@ class Tracing:
         except Exception as error:  # noqa: BLE001 - what was kept until then is read
             self._lost = self._lost or _reason(error)
         early = [f"one trace holds at most {MOST_RECORDS:,} records"] if files.is_full else []
+        for note in ended.notes:
+            reporter.note(note)
         for reason in (early := [*early, *faults]):
             reporter.note(f"The recording ended before the program did: {reason}")
         has_exited = ended.exit_code is not None and ended.exit_code >= 0

@@ -14,7 +14,7 @@ from resource import RUSAGE_THREAD, getrusage
 from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
-from pinscope.tracing.library_calls import change_function, change_method, when_imported
+from pinscope.tracing.library_calls import WHEN_OVER, change_function, change_method, when_imported
 from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
 from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
@@ -42,6 +42,7 @@ def follow_host_calls() -> None:
     if _FOLLOWED:
         return
     _FOLLOWED.append(True)
+    WHEN_OVER.append(_FOLLOWED.clear)
     for name, change in _CHANGES.items():
         when_imported(name, partial(_change, change))
     if (recorder := recorder_here()) is None or recorder.waits is None:
@@ -194,22 +195,24 @@ _WITH_WORKERS: list[bool] = []
 
 def _follow_loaders(module: Any) -> None:
     """The loop's wait for each batch, in which what its workers send is received."""
-    iterator, loaders = module._BaseDataLoaderIter, Loaders(module, _has_large_first)
-    original = iterator.__next__
+    loaders = Loaders(module, _has_large_first)
 
-    def following(self: Any) -> Any:
-        recorder = newest_recorder()
-        if not recorder.is_on:
-            return original(self)
-        before, begun = getrusage(RUSAGE_THREAD), _clock()
-        batch = original(self)
-        ended, after = _clock(), getrusage(RUSAGE_THREAD)
-        flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
-        _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
-        loaders.note(self, batch)
-        return batch
+    def around(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def following(self: Any) -> Any:
+            recorder = newest_recorder()
+            if not recorder.is_on:
+                return original(self)
+            before, begun = getrusage(RUSAGE_THREAD), _clock()
+            batch = original(self)
+            ended, after = _clock(), getrusage(RUSAGE_THREAD)
+            flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
+            _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+            loaders.note(self, batch)
+            return batch
 
-    iterator.__next__ = following
+        return following
+
+    change_function(module._BaseDataLoaderIter, "__next__", around)
 
 
 def _follow_workers(module: ModuleType) -> None:

@@ -62,13 +62,39 @@ def change_method(kind: type, name: str, around: Callable[[Call], Call]) -> None
     """
     original: Call = getattr(kind, name)
     before = original._method if type(original) is Changed else original  # it is called for less
-    setattr(kind, name, Changed(functools.wraps(original)(around(before)), original, kind))
+    _put(kind, name, Changed(functools.wraps(original)(around(before)), original, kind))
 
 
 def change_function(module: ModuleType, name: str, around: Callable[[Call], Call]) -> None:
     """Put a function of a module in the place of another; arguments as of :func:`change_method`."""
     original: Call = getattr(module, name)
-    setattr(module, name, functools.wraps(original)(around(original)))
+    _put(module, name, functools.wraps(original)(around(original)))
+
+
+def _put(owner: Any, name: str, new: Any) -> None:
+    before = vars(owner).get(name, _INHERITED)
+
+    def take_back() -> None:
+        if vars(owner).get(name) is not new:  # who has changed it since calls ours
+            return
+        if before is _INHERITED:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    setattr(owner, name, new)
+    WHEN_OVER.append(take_back)
+
+
+_INHERITED = object()
+WHEN_OVER: list[Callable[[], object]] = []
+"""What takes the changes back, in their order."""
+
+
+def take_changes_back() -> None:
+    """Leave each library as it was, where the program goes on without us."""
+    while WHEN_OVER:
+        WHEN_OVER.pop()()
 
 
 def when_imported(name: str, change: Callable[[Any], object]) -> None:
@@ -83,7 +109,8 @@ def when_imported(name: str, change: Callable[[Any], object]) -> None:
         change(sys.modules[name])
         return
     if not _AWAITED:
-        PathFinder.find_spec = _found  # type: ignore[method-assign, assignment] # a program may look at sys.meta_path
+        _put(PathFinder, "find_spec", _found)  # a program may look at sys.meta_path
+        WHEN_OVER.append(_AWAITED.clear)
     _AWAITED.setdefault(name, []).append(change)
 
 

@@ -51,6 +51,8 @@ class Ended:
         unrecorded: a row for each process that it started, that used CUDA and was not recorded.
         unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
         has_become_another: it said that it became another program, which may be recorded as a process of its own.
+        notes: what is to be known of the recording, sentences.
+        before_bytes: pinned memory that it had before it was recorded; ``None``: not known.
     """
 
     begun_ns: int
@@ -59,6 +61,8 @@ class Ended:
     unrecorded: tuple[TraceRow, ...] = ()
     unseen: int | None = None
     has_become_another: bool = False
+    notes: tuple[str, ...] = ()
+    before_bytes: int | None = None
 
     @property
     def seconds(self) -> float:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
 from collections import deque
 
 from pinscope.tracing.bound import TYPE_CHECKING, bind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
+    from types import CodeType
     from typing import Any
 
 bind(globals())
@@ -38,6 +40,26 @@ def raise_behind(error: BaseException) -> None:
     errors, ask = _LATE, _ASK
     errors += (error,)
     -ask  # noqa: B018 - see above
+
+
+def mind_unraisable(callbacks: Collection[CodeType], caught: Callable[[BaseException], object]) -> Callable[[], None]:
+    """A signal that came during a call of CUDA is handled where the callback behind it begins, before its ``try``: hand
+    on what was raised there. What is returned takes the hook away again."""
+    before = sys.unraisablehook
+
+    def take(unraisable: Any) -> None:
+        trace = unraisable.exc_traceback
+        if trace is not None and trace.tb_frame.f_code in callbacks:
+            caught(unraisable.exc_value.with_traceback(trace))
+        else:
+            before(unraisable)
+
+    def take_back() -> None:
+        if sys.unraisablehook is take:
+            sys.unraisablehook = before
+
+    sys.unraisablehook = take
+    return take_back
 
 
 def _raising(errors: deque[BaseException]) -> Callable[[], bool]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 
-def at_end(do: Callable[[], object]) -> None:
+def at_end(do: Callable[[], object]) -> Callable[[], None]:
     """Do something when the process ends: behind what the program has registered since, and before ``os._exit``, which
-    skips what is registered."""
+    skips what is registered. What is returned takes that back."""
     atexit.register(do)
     end = program_os._exit
 
@@ -22,4 +22,10 @@ def at_end(do: Callable[[], object]) -> None:
         finally:  # whatever happens, the process ends here
             end(status)
 
+    def take_back() -> None:
+        atexit.unregister(do)
+        if program_os._exit is exit_at_once:
+            program_os._exit = end
+
     program_os._exit = exit_at_once
+    return take_back

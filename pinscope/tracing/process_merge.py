@@ -173,6 +173,7 @@ class MergedTrace:
             unseen=self._ended.unseen,
             managed_bytes=sum(process.managed_bytes for process in totals),
             peak_bytes=peak_bytes,
+            before_bytes=self._ended.before_bytes,
             peak_at_seconds=max(peak_ns - self.begun_ns, 0) / 1e9 if peak_bytes else None,
             failed_calls=sum(row.count or 0 for row in failed) if all(each.notices_errors for each in totals) else None,
             migrations_recorded=_all_known([process.follows_managed for process in totals]),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os as program_os
-import sys
 from collections.abc import Callable
 from sys import _current_frames, _getframe
 from types import FrameType, TracebackType
@@ -26,7 +25,7 @@ from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
-from pinscope.tracing.pending import raise_behind
+from pinscope.tracing.pending import mind_unraisable, raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
@@ -54,9 +53,10 @@ class Recorder:
     Args:
         folder: where this process writes. That of the program, which the parent made, has the ``config.json``.
         library: CUPTI's.
+        is_minded: a thread of the caller's runs :meth:`mind`, in a program that ran before: its variables stay, too.
     """
 
-    def __init__(self, folder: SpoolFolder, library: str) -> None:
+    def __init__(self, folder: SpoolFolder, library: str, is_minded: bool = False) -> None:
         self._folder, self._program = folder, folder.of_program
         self._library = library
         self._config: dict[str, Any] = json.loads(self._program.read("config.json"))
@@ -76,7 +76,7 @@ class Recorder:
         call = self._call if self.waits is None else self._call_and_wait
         self._cupti = CuptiLibrary(call, self._failed, self._request, self._complete)
         self._switching = _thread.RLock()
-        self._has_thread = False
+        self._has_thread = is_minded
         """It is begun with the first call: Python warns a program of several threads that forks."""
         self._buffers = ActivityBuffers(folder)
         self._log = CallLog(folder)
@@ -124,7 +124,7 @@ class Recorder:
             Refused: another profiler has the only subscription, or CUPTI does not work here.
             OSError: the library cannot be loaded.
         """
-        if "NVTX_INJECTION64_PATH" not in program_os.environ:
+        if not self._has_thread and "NVTX_INJECTION64_PATH" not in program_os.environ:
             os.putenv("NVTX_INJECTION64_PATH", self._library)  # not into os.environ
         self._cupti.load(self._library)
         _hook(self)  # first: CUPTI may call what it was given until the process is gone
@@ -135,13 +135,13 @@ class Recorder:
             if self._cupti.is_subscribed:
                 self._let_go()
             raise
-        if self._config.get("from_ns") or self._config.get("until_ns"):
+        if not self._has_thread and (self._config.get("from_ns") or self._config.get("until_ns")):
             self._start_minding()
 
     def _start_minding(self) -> None:
         self._has_thread = True
         try:
-            start_thread(self._mind)
+            start_thread(self.mind)
         except BaseException:  # of a signal's handler: the next call starts it
             self._has_thread = False
             raise
@@ -216,9 +216,9 @@ class Recorder:
                 self._report(wanted)
                 self._note_switch()
 
-    def _mind(self) -> None:
-        """In a thread of its own, which the program's ``threading`` does not know: flush now and then, and switch."""
-        while not self._ended and os.getpid() == self._process:
+    def mind(self, until_stopped: bool = False) -> None:
+        """In a thread that the program's ``threading`` does not know: flush and switch, to the end or until a stop."""
+        while not self._ended and os.getpid() == self._process and (self._live or not until_stopped):
             try:
                 time.sleep(self._until_next())
                 self._look_for_stop()
@@ -447,7 +447,7 @@ class Recorder:
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
-            is_first, self._live, self._on = self._live, False, False  # _mind switches CUPTI off
+            is_first, self._live, self._on = self._live, False, False  # mind switches CUPTI off
             if is_first:
                 self._folder.append("fault", f"{type(error).__name__}: {error}\n".encode())
         except BaseException:  # noqa: BLE001, S110 - nothing is left to do
@@ -511,11 +511,22 @@ def _hook(recorder: Recorder) -> None:
     """Have the recorder notified of the process's end and its forks from now on; with the first one the hooks are
     set."""
     _RECORDINGS.append(recorder)
-    if len(_RECORDINGS) > 1:
-        return
-    sys.unraisablehook = _mind_unraisable(sys.unraisablehook)
-    at_end(lambda: _RECORDINGS[-1].finish())  # noqa: PLW0108 - the newest then
-    program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+    if len(_RECORDINGS) == 1:
+        program_os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+    if not _UNHOOK:
+        # The newest recording then:
+        _UNHOOK.append(mind_unraisable(_CALLBACKS, lambda error: _RECORDINGS[-1].caught(error)))  # noqa: PLW0108
+        _UNHOOK.append(at_end(lambda: _RECORDINGS[-1].finish()))  # noqa: PLW0108
+
+
+_UNHOOK: list[Callable[[], None]] = []
+"""What takes the hooks away again; those of a fork Python keeps."""
+
+
+def unhook() -> None:
+    """Leave the process as it was: the recording is over."""
+    while _UNHOOK:
+        _UNHOOK.pop()()
 
 
 def _before_fork() -> None:
@@ -531,30 +542,16 @@ def _in_child() -> None:
     _FORKING.pop().in_child()
 
 
-def _mind_unraisable(hook_before: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A signal that came during a call of CUDA is handled where the callback behind it begins, before its ``try``."""
-
-    def take(unraisable: Any) -> None:
-        trace = unraisable.exc_traceback
-        if trace is not None and trace.tb_frame.f_code in _CALLBACKS:
-            _RECORDINGS[-1].caught(unraisable.exc_value.with_traceback(trace))
-        else:
-            hook_before(unraisable)
-
-    return take
-
-
 # Beginning and finding the recording
 
 
-def start_recording(folder: SpoolFolder, library: str) -> bool:
+def start_recording(folder: SpoolFolder, library: str, is_minded: bool = False) -> bool:
     """Record this process from now on. False if that is not possible; the spool says why.
 
     Args:
-        folder: of the spool.
-        library: CUPTI's.
+        folder, library, is_minded: as of :class:`Recorder`.
     """
-    recorder = Recorder(folder, library)
+    recorder = Recorder(folder, library, is_minded)
     try:
         recorder.start()
     except (Refused, OSError) as error:

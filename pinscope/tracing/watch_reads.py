@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
-from pinscope.tracing.library_calls import change_method
+from pinscope.tracing.library_calls import WHEN_OVER, change_method
 from pinscope.tracing.recorder import answered, newest_recorder
 
 if TYPE_CHECKING:
@@ -70,6 +70,14 @@ class WatchedTensors:
         change_method(torch.Tensor, "copy_", self._copying)
         for kind in (torch.cuda.Event, torch.cuda.Stream):
             change_method(kind, "query", self._asking)
+        WHEN_OVER.append(self._leave)
+
+    def _leave(self) -> None:
+        """Tensors that are watched are PyTorch's own again."""
+        for watched in list(self._watched.values()):
+            if type(tensor := watched()) is self._class:
+                tensor.__class__ = self._tensor
+        self._watched.clear()
 
     def _moving(self, move: Call) -> Call:
         tensor_class, watched_class, watched = self._tensor, self._class, self._watched

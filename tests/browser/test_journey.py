@@ -50,9 +50,8 @@ def run_in(page: Page) -> str:
 
 def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Served) -> None:
     fill(page, dashboard, 0.25)
-    for word in ("registered", "bidirectional"):  # eight combinations are left
-        page.get_by_role("button", name=word).click()
-        settle(page)
+    page.get_by_role("button", name="registered").click()  # a third of the combinations
+    settle(page)
     page.get_by_role("button", name="Start", exact=False).click()
     until(lambda: any(run.observations for run in dashboard.store.runs(recordings=False)))
     (run,) = dashboard.store.runs(recordings=False)

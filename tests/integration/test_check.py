@@ -38,8 +38,8 @@ def test_a_check_runs_the_baseline_again_and_once_more_before_it_blames(
     runs = experiment["comparison"]["sides"][1]["runs"]
     with Store() as store:
         stored = store.runs(recordings=False)
-    assert len(runs) == 2
-    assert len(stored) == 5
+    assert len(runs) == 1 + 3
+    assert len(stored) == 2 + 1 + 4
     assert stored[0].params == stored[-1].params
 
 

@@ -27,7 +27,9 @@ def lines(document: Document) -> dict[tuple[int, str], dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("_stand_ins")
-def test_a_line_that_pins_at_each_use_has_its_seconds_on_the_cpu_beside_the_driver_s(tmp_path: Path) -> None:
+def test_a_line_that_pins_has_its_seconds_on_the_cpu_and_a_pageable_copy_of_pinned_memory_its_reason(
+    tmp_path: Path,
+) -> None:
     text = """\
 import numpy as np, torch
 weight = torch.tensor(np.ones(1 << 22, np.float32))
@@ -41,23 +43,6 @@ for step in range(10):
     small.pin_memory().cuda()
     kernel(1000)
 print(took)
-"""
-    code, document = traced(tmp_path, program(tmp_path, text))
-    assert code == 0
-    row = lines(document)[7, "Tensor.pin_memory"]
-    assert (row["count"], row["bytes"], row["newly_pinned_count"]) == (10, 160 * MIB, 10)
-    pinning = next(each["call_seconds"] for each in rows(document, "allocation") if each["line"] == row["line"])
-    assert row["call_seconds"] - row["host_seconds"] == pytest.approx(pinning)
-    assert 0 < row["idle_seconds"] <= row["host_seconds"]
-    assert row["minor_faults"] > 0
-    assert {line for line, _ in lines(document)} == {7, 9}
-    assert lines(document)[9, "Tensor.to"]["pinned_source_count"] == 10
-
-
-@pytest.mark.usefixtures("_stand_ins")
-def test_a_pageable_copy_of_pinned_memory_has_its_reason(tmp_path: Path) -> None:
-    text = """\
-import numpy as np, torch
 pinned = torch.empty((512, 512), pin_memory=True)
 half = torch.Tensor(np.zeros((512, 512), np.float16), "cuda")
 same = torch.Tensor(np.zeros((512, 512), np.float32), "cuda")
@@ -69,17 +54,25 @@ for step in range(10):
 """
     code, document = traced(tmp_path, program(tmp_path, text))
     assert code == 0
+    row = lines(document)[7, "Tensor.pin_memory"]
+    assert (row["count"], row["bytes"], row["newly_pinned_count"]) == (10, 160 * MIB, 10)
+    pinning = next(each["call_seconds"] for each in rows(document, "allocation") if each["line"] == row["line"])
+    assert row["call_seconds"] - row["host_seconds"] == pytest.approx(pinning)
+    assert 0 < row["idle_seconds"] <= row["host_seconds"]
+    assert row["minor_faults"] > 0
+    assert {line for line, _ in lines(document)} == {7, 9, 18, 19, 20}
+    assert lines(document)[9, "Tensor.to"]["pinned_source_count"] == 10
     sites = {row["line"] - FIRST_LINE + 1: row for row in rows(document, "site")}
     assert [(sites[line]["source"], sites[line].get("pinned_source_count"), sites[line].get("reason"))
-            for line in (7, 8, 9)] == [
+            for line in (18, 19, 20)] == [
         ("pinned", 10, None),
         ("pageable", 10, "converted: float32 → float16"),
         ("pageable", 10, "gathered: it is not contiguous"),
     ]  # fmt: skip
     calls = lines(document)
-    assert calls[8, "Tensor.copy_"]["converted_bytes"] == 10 * MIB
-    assert calls[9, "Tensor.copy_"]["gathered_bytes"] == 10 * MIB
-    assert calls[8, "Tensor.copy_"]["host_seconds"] > 0
+    assert calls[19, "Tensor.copy_"]["converted_bytes"] == 10 * MIB
+    assert calls[20, "Tensor.copy_"]["gathered_bytes"] == 10 * MIB
+    assert calls[19, "Tensor.copy_"]["host_seconds"] > 0
 
 
 @pytest.mark.usefixtures("_stand_ins")

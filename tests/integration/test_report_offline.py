@@ -283,23 +283,20 @@ def test_several_runs_share_one_page_and_text_of_others_never_acts(reader: Reade
     assert page.locator("img").count() == 0
 
 
-def test_the_raw_data_is_saved_as_json(reader: Reader, tmp_path: Path) -> None:
+def test_the_raw_data_is_saved_as_json_and_a_script_in_the_page_could_not_reach_the_network(
+    browser: Browser, tmp_path: Path
+) -> None:
+    context = browser.new_context()  # not offline: only the page's own policy stands in the way
+    page = context.new_page()
     whole = short("overlap", charts=0)
-    page = reader.open(written(tmp_path, whole))
+    page.goto(written(tmp_path, whole).as_uri())
 
     with page.expect_download() as saved:
         page.get_by_role("link", name=f"pinscope-{whole.run.id}.json").click()
-
     path = tmp_path / "saved.json"
     saved.value.save_as(path)
     assert saved.value.suggested_filename == f"pinscope-{whole.run.id}.json"
     assert json.loads(path.read_text()) == json.loads(json.dumps(run_document(whole)))
-
-
-def test_a_script_in_the_page_could_not_reach_the_network(browser: Browser, tmp_path: Path) -> None:
-    context = browser.new_context()  # not offline: only the page's own policy stands in the way
-    page = context.new_page()
-    page.goto(written(tmp_path, short("without rows")).as_uri())
 
     outcome = page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'sent', error => error.message)")
     blocked = page.evaluate(

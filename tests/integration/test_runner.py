@@ -154,7 +154,7 @@ def test_a_killed_run_is_marked_and_the_next_one_starts(store: Store, start: Cal
     """tests/faults kills at many more moments."""
     left_over = shared_memory()
     job = start(LONG)
-    until(lambda: store.run(job.run_id).observations > 50)
+    until(lambda: store.run(job.run_id).observations > 5)
     seen = store.run(job.run_id).observations
     os.kill(job.child.pid, signal.SIGKILL)
     assert job.child.wait(10) == -signal.SIGKILL

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.runner.program import OLDEST
+from pinscope.probes.attachable import OLDEST
 from pinscope.tracing.descendants import JOINING
 from tests.data.fake_cupti import FIRST_LINE, ROOT, built
 from tests.integration.test_what_if_wait import COPY, READS
@@ -19,9 +19,10 @@ from tests.integration.traces import program, rows, traced
 
 TRACING = Path(JOINING).parent
 INSIDE = (
-    "bound", "checks", "cupti_library", "descendants", "error_filter", "host_calls", "host_data", "library_calls",
-    "library_log", "loader_origins", "managed", "mapped_file", "part", "pending", "process_end", "recorder", "redirect",
-    "redirect_libraries", "source_memory", "spool_folder", "stacks", "waits", "watch_reads",
+    "attached", "bound", "checks", "cupti_library", "descendants", "error_filter", "host_calls", "host_data",
+    "library_calls", "library_log", "loader_origins", "managed", "mapped_file", "part", "pending", "process_end",
+    "recorder", "redirect", "redirect_libraries", "source_memory", "spool_folder", "stacks", "waits",
+    "watch_reads",
 )  # fmt: skip
 """What may run inside the program."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 
-import pytest
-
 from pinscope.text import is_secret_name, mask_code, mask_text, mask_value, mask_words
 
 SECRET_NAMES = (
@@ -92,10 +90,10 @@ def test_text_in_quotes_beside_a_secret_name_is_masked_in_source_lines() -> None
         assert mask_code(once) == once
 
 
-@pytest.mark.parametrize("piece", ["a", "--token ", 'token="', "token: ", "a://:@", "x-", "[", "\\", "a="])
-def test_a_word_of_any_length_takes_time_in_proportion(piece: str) -> None:
-    text = "token" + piece * (100_000 // len(piece))
-    begun = time.process_time()
-    mask_words([text])
-    mask_code(text)
-    assert time.process_time() - begun < 5
+def test_a_word_of_any_length_takes_time_in_proportion() -> None:
+    for piece in ["a", "--token ", 'token="', "token: ", "a://:@", "x-", "[", "\\", "a="]:
+        text = "token" + piece * (100_000 // len(piece))
+        begun = time.process_time()
+        mask_words([text])
+        mask_code(text)
+        assert time.process_time() - begun < 5

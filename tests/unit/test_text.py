@@ -49,11 +49,11 @@ def test_one_line_is_one_line() -> None:
     assert one_line("a\nb\r\n\u2028 \u202ec\u2066\x1b[0m\t d\u200b") == "a b c[0m d"
 
 
-@pytest.mark.parametrize("text", ["\u202e", "\x9b\x7f", "\U000e0041\U0001d173", "\ud83d"])
-def test_json_means_the_same_and_shows_nothing_strange(text: str) -> None:
-    written = escaped(json.dumps({"name": text}, ensure_ascii=False))
-    assert visible(written) == written
-    assert json.loads(written) == {"name": text}
+def test_json_means_the_same_and_shows_nothing_strange() -> None:
+    for text in ["\u202e", "\x9b\x7f", "\U000e0041\U0001d173", "\ud83d"]:
+        written = escaped(json.dumps({"name": text}, ensure_ascii=False))
+        assert visible(written) == written
+        assert json.loads(written) == {"name": text}
 
 
 def test_a_refused_value_is_quoted_cut_and_escaped() -> None:

@@ -24,37 +24,28 @@ from pinscope.units import (
 FACTORS = {"": 1, "B": 1, "kB": 1000, "MB": 10**6, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("64KiB", 65536), ("1.5 GiB", 3 * 2**29), ("1e9", 10**9), ("4096", 4096), ("0.1GB", 10**8),
-        (" .5 kib ", 512), ("1.001kB", 1001), ("+2MiB", 2**21), ("-8", -8), ("1e3KiB", 1024000),
-        ("700G", 700 * 10**9), ("1T", 10**12), ("64m", 64 * 10**6), ("4 K", 4000),
-        ("4611686018427387905", 2**62 + 1), (7, 7), (1e6, 10**6),
-    ],
-)  # fmt: skip
-def test_a_size_is_read_exactly(text: str | float, size: int) -> None:
-    assert parse_bytes(text) == size
+def test_a_size_is_read_exactly() -> None:
+    for text, size in [
+        ("64KiB", 65536), ("1.5 GiB", 3 * 2**29), ("1e9", 10**9), ("4096", 4096), ("0.1GB", 10**8), (" .5 kib ", 512),
+        ("1.001kB", 1001), ("+2MiB", 2**21), ("-8", -8), ("1e3KiB", 1024000), ("700G", 700 * 10**9), ("1T", 10**12),
+        ("64m", 64 * 10**6), ("4 K", 4000), ("4611686018427387905", 2**62 + 1), (7, 7), (1e6, 10**6),
+    ]:  # fmt: skip
+        assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "KiB", "64 kebibytes", "1,5GiB", "1 2", "--1", "nan", "inf", "1e", "٣", True, None]
-)
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(InvalidParameter, match=r"is not a size; write bytes or a unit, such as 64KiB"):
-        parse_bytes(text)
+def test_what_is_no_size_is_refused_with_examples() -> None:
+    for text in ["", "KiB", "64 kebibytes", "1,5GiB", "1 2", "--1", "nan", "inf", "1e", "٣", True, None]:
+        with pytest.raises(InvalidParameter, match=r"is not a size; write bytes or a unit, such as 64KiB"):
+            parse_bytes(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_a_broken_byte_and_a_size_beyond_63_bits_are_refused() -> None:
+    for text, complaint in [
         *((text, "not a whole number of bytes") for text in ("1.5", "0.3B", "1.1TiB", "1e-3", 0.5)),
         *((text, "larger than any memory") for text in ("1e400", "9223372036854775808", "1e9TiB", 2**63, "1" * 400)),
-    ],
-)
-def test_a_broken_byte_and_a_size_beyond_63_bits_are_refused(text: str | float, complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint):
-        parse_bytes(text)
+    ]:
+        with pytest.raises(InvalidParameter, match=complaint):
+            parse_bytes(text)
 
 
 @given(st.integers(0, 2**62), st.sampled_from(sorted(FACTORS)))
@@ -88,12 +79,15 @@ def test_a_size_to_be_read_back_takes_the_largest_unit_that_is_exact() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.00045, "0.045 %"), (0.00001, "0.001 %"), (1e-7, "< 0.001 %"), (0.0, "0.0 %"), (-2e-4, "-0.020 %")],
-)
-def test_a_small_share_is_not_shown_as_none(share: float, text: str) -> None:
-    assert format_share(share) == text
+def test_a_small_share_is_not_shown_as_none() -> None:
+    for share, text in [
+        (0.00045, "0.045 %"),
+        (0.00001, "0.001 %"),
+        (1e-7, "< 0.001 %"),
+        (0.0, "0.0 %"),
+        (-2e-4, "-0.020 %"),
+    ]:
+        assert format_share(share) == text
 
 
 def test_durations_are_read_as_people_write_them() -> None:
@@ -101,10 +95,10 @@ def test_durations_are_read_as_people_write_them() -> None:
     assert [parse_seconds(text) for text in texts] == [90, 0.02, 600, 600, 7200, 5400, 86400, 7, 0.5]
 
 
-@pytest.mark.parametrize("text", ["", "m", "10 parsecs", "-5s", "1e3s", "nan", "inf", "1h30m", "1:30", "9999999999s"])
-def test_what_is_no_duration_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(InvalidParameter, match="write seconds or a unit, such as 20ms, 90s, 10m, 2h or 1d"):
-        parse_seconds(text)
+def test_what_is_no_duration_is_refused_with_what_is_allowed() -> None:
+    for text in ["", "m", "10 parsecs", "-5s", "1e3s", "nan", "inf", "1h30m", "1:30", "9999999999s"]:
+        with pytest.raises(InvalidParameter, match="write seconds or a unit, such as 20ms, 90s, 10m, 2h or 1d"):
+            parse_seconds(text)
 
 
 def test_lengths_of_time_in_sentences_take_minutes_and_hours() -> None:
@@ -128,9 +122,8 @@ def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> No
         assert re.fullmatch(r"\d+(\.\d+)?( ×| GB/s)?", text)
 
 
-@pytest.mark.parametrize(
-    ("formatted", "text"),
-    [
+def test_numbers_are_shown_with_three_digits_in_the_fitting_unit() -> None:
+    for formatted, text in [
         (format_bytes(1023 * 1024 + 1023), "1.00 MiB"),
         (format_bytes(1536), "1.50 KiB"),
         (format_bytes(0), "0 B"),
@@ -149,10 +142,8 @@ def test_no_number_is_shown_with_an_exponent_or_a_bare_point(value: float) -> No
         (format_value(12345, "count"), "12,345"),
         (format_value(True, "count"), "yes"),
         (format_value("PCIe", "text"), "PCIe"),
-    ],
-)
-def test_numbers_are_shown_with_three_digits_in_the_fitting_unit(formatted: str, text: str) -> None:
-    assert formatted == text
+    ]:
+        assert formatted == text
 
 
 def test_what_is_missing_is_never_shown_as_zero() -> None:

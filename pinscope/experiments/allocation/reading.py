@@ -10,6 +10,7 @@ from itertools import product
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, Way, cells, every_combination, of_kind
+from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import on_lab, roughly
@@ -104,8 +105,9 @@ class Buffers:
     @cached_property
     def cells(self) -> list[Cell]:
         """All buffers, in the order measured."""
-        buffers = (row for row in self.rows if row["kind"] == "buffer")
-        return cells(Cell, [{**row, "both_seconds": row["get_seconds"] + row["give_back_seconds"]} for row in buffers])
+        buffers = Columns.of(self.rows).where("kind", "buffer")
+        both = buffers.column("get_seconds").values + buffers.column("give_back_seconds").values
+        return cells(Cell, buffers.having("both_seconds", Column.of(both.tolist())))
 
     @cached_property
     def reused(self) -> list[Cell]:

@@ -8,9 +8,12 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
+import numpy as np
+
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first
+from pinscope.analysis.columns import Columns, Floats
 from pinscope.analysis.models import link_limit
-from pinscope.analysis.read_rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import about, on_lab
 from pinscope.experiments.bandwidth.ways import WAYS, both_ways_seconds
@@ -186,7 +189,7 @@ class Copies:
         """All of them, in the order of their labels and sizes: pinned memory and h2d first."""
         kinds, ways = list(WAYS), list(TO_AND_FROM)
         return sorted(
-            cells(Cell, map(_as_counted, self.rows)),
+            cells(Cell, _as_counted(self.rows)),
             key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
         )
 
@@ -244,11 +247,18 @@ of = Copies
 """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
 
 
-def _as_counted(row: Row) -> Row:
-    """A row of an older run, which timed one copy both ways until the last had ended, as later ones count it."""
-    if (row["direction"], row["one_more_copies"]) == ("bidirectional", 1) and row["memory"] != "pageable":
-        return {**row, "one_more_seconds": both_ways_seconds(row["h2d_seconds"], row["d2h_seconds"])}
-    return row
+def _as_counted(rows: Rows) -> Columns:
+    """Rows of an older run, which timed one copy both ways until the last had ended, as later ones count it."""
+    columns = Columns.of(rows)
+    is_alone = columns.column("direction").is_("bidirectional") & columns.column("one_more_copies").is_(1)
+    is_older = is_alone & ~columns.column("memory").is_("pageable")
+    if not is_older.any():
+        return columns
+    ways = (columns.column(name).values for name in ("h2d_seconds", "d2h_seconds"))
+    with np.errstate(all="raise"):
+        both = both_ways_seconds(*(np.where(is_older, way, 1.0).astype(float) for way in ways))
+    own = columns.column("one_more_seconds").values
+    return columns.having("one_more_seconds", Floats(np.where(is_older, both, own)))
 
 
 def _rank(curve: Curve) -> int:

@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pinscope.analysis.cells import LineStyle, Way, way
 from pinscope.lab.backing import touch
@@ -32,6 +35,7 @@ WAYS: dict[str, Way] = {
 OneWay = Literal["h2d", "d2h"]
 ONE_WAYS: tuple[OneWay, ...] = ("h2d", "d2h")
 Call = Callable[[], None]
+Times = TypeVar("Times", float, NDArray[np.float64])
 MOST_COPIES = 64
 ROW_BYTES = 32 * 2**20
 """Copies in a row move at most this much; a larger copy is a row by itself."""
@@ -317,6 +321,6 @@ def counted_seconds(flows: Sequence[Flow]) -> float:
     return both_ways_seconds(*(flow.lab.elapsed(flow.start, flow.end) for flow in flows))
 
 
-def both_ways_seconds(h2d: float, d2h: float) -> float:
+def both_ways_seconds(h2d: Times, d2h: Times) -> Times:
     """Of copies that began together: the rates of both ways add up, as each is while both copy. So counts topology."""
     return 2 / (1 / h2d + 1 / d2h)

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, key, median
+from pinscope.analysis.columns import Columns
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, compared, exceeds
 from pinscope.analysis.texts import about, on_lab, possible_share
@@ -222,7 +223,8 @@ class Passes:
     @cached_property
     def cells(self) -> list[Cell]:
         """All of them: h2d first, the balances in their order, the full recipe before those that lack something."""
-        passes = ({**row, "recipe": _recipe(row)} for row in self.rows if row["kind"] == "pass")
+        labels = ("memory", "separate_stream", "depth", "events")
+        passes = Columns.of(self.rows).where("kind", "pass").labelled("recipe", labels, Recipe)
 
         def place(cell: Cell) -> tuple[object, ...]:
             missing = [list(WAYS).index(name) for name in cell.recipe.missing]

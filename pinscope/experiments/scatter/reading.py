@@ -19,6 +19,7 @@ from pinscope.analysis.cells import (
     near,
     tied,
 )
+from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
 from pinscope.experiments.scatter.ways import WAYS
@@ -192,12 +193,12 @@ class Scatter:
     @classmethod
     def of(cls, rows: Rows, area: int = area) -> Scatter:
         """Of its rows."""
-        kinds = grouped(rows, lambda row: row["kind"])
-        loads = [
-            {**row, "compute_ratio": row["together_seconds"] / row["alone_seconds"]} for row in kinds.get("compute", [])
-        ]
-        wrong = [row for row in rows if row["wrong_words"]]
-        return cls(cells(Cell, kinds.get("move", [])), cells(Load, loads), wrong, area)
+        columns = Columns.of(rows)
+        loads = columns.where("kind", "compute")
+        ratios = loads.column("together_seconds").values / loads.column("alone_seconds").values
+        wrong = [row for row in rows if row["wrong_words"]] if any(columns.column("wrong_words").distinct) else []
+        measured = cells(Load, loads.having("compute_ratio", Column.of(ratios.tolist())))
+        return cls(cells(Cell, columns.where("kind", "move")), measured, wrong, area)
 
     @cached_property
     def cases(self) -> Mapping[tuple[str, str, int], Pieces]:

@@ -21,6 +21,7 @@ from pinscope.analysis.cells import (
     median,
     of_kind,
 )
+from pinscope.analysis.columns import Columns
 from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, compared, measured, ratio
 from pinscope.analysis.texts import FORMS, about_times
@@ -161,7 +162,7 @@ class Staging(Comparison[Cell]):
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
     by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
-    named = [{**row, "memory": "pinned" if row["way"] == "in_place" else "pageable"} for row in rows]
+    named = Columns.of(rows).labelled("memory", ("way",), lambda way: "pinned" if way == "in_place" else "pageable")
     chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, named)
     return Staging(measured, by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk) if measured else None
 

@@ -13,6 +13,8 @@ from pinscope.units import format_bytes, format_seconds
 
 TIME, LINES = "Where the time went", "Lines, by what a change saves"
 PEAK, SIZES = "Most pinned memory at once", "Copies by size"
+BEFORE = "before the trace"
+"""In the place of a line: memory that the program had pinned when it was attached to."""
 
 
 def answer_tables(seen: Seen) -> tuple[Table, ...]:
@@ -21,7 +23,9 @@ def answer_tables(seen: Seen) -> tuple[Table, ...]:
 
 
 def _time(seen: Seen) -> Table:
-    ran = seen.program["seconds"] if seen.program else None
+    seconds = format_seconds(seen.program["seconds"] if seen.program else None)
+    is_before = seen.program is not None and seen.program["before_bytes"] is not None
+    ran = f"was attached to for {seconds}" if is_before else f"ran for {seconds}"
     return headed_table(
         TIME,
         [
@@ -32,7 +36,7 @@ def _time(seen: Seen) -> Table:
             }
             for name, seconds in (_parts(seen) if seen.seconds and (seen.sites or seen.devices) else ())
         ],
-        f"From the first copy or kernel to the end of the last; the program ran for {format_seconds(ran)}.",
+        f"From the first copy or kernel to the end of the last; the program {ran}.",
         bar="of the time",
     )
 
@@ -95,21 +99,25 @@ def _line(seen: Seen, line: Line, parts: list[str], *, ranges: bool) -> Headed:
 
 def _peak(seen: Seen) -> Table:
     program = seen.program
-    peak = program["peak_bytes"] if program else None
+    before = (program["before_bytes"] or 0) if program else 0
+    peak = ((program["peak_bytes"] or 0) if program else 0) + before
     holding = grouped((row for row in seen.allocations if row["at_peak_bytes"]), line_key)
     held = [(rows[0], sum(row["at_peak_bytes"] for row in rows)) for rows in holding.values()]
-    ordered = sorted(held, key=lambda pair: -pair[1])[:MOST_SHOWN] if peak else []
-    when = f" {format_seconds(program['peak_at_seconds'])} after the program's start" if peak and program else ""
+    named = [(line_name(row), size, row["source_line"] or None) for row, size in held]
+    named += [(BEFORE, before, None)] if before else []
+    ordered = sorted(named, key=lambda each: -each[1])[:MOST_SHOWN] if peak else []
+    at = program["peak_at_seconds"] if program else None
+    when = "" if at is None else f" {format_seconds(at)} after the {'trace' if before else 'program'}'s start"
     return headed_table(
         PEAK,
         [
             {
-                "line": ("text", line_name(row)),
+                "line": ("text", line),
                 "bytes": ("bytes", size),
                 "of all": ("share", min(size / peak, 1.0)),
-                "source": ("text", row["source_line"] or None),
+                "source": ("text", source),
             }
-            for row, size in ordered
+            for line, size, source in ordered
         ],
         f"{format_bytes(peak)}{when}, and which lines had pinned it.",
         bar="of all",

@@ -357,6 +357,7 @@ class TraceParams(Inputs):
     cupti: Text | None = parameter("Library of CUPTI", "Its path and whose it is, where Python is another.", None)
     stacks: bool = parameter("Lines of Python recorded", "The Python stack of each call was read.", True)
     part: Text | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
+    attached: tuple[int, ...] = parameter("Attached to", "Processes that ran already.", ())
     start_after: float = parameter("Recorded from", "Seconds after the program's start.", 0.0, unit="seconds")
     for_seconds: float | None = parameter("Recorded for", "Empty: to the end.", None, unit="seconds")
     only_parts: bool = parameter("Parts only", "Recorded only inside the parts that pinscope.trace names.", False)

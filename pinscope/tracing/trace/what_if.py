@@ -203,7 +203,7 @@ def what_if_command(run: Run, seen: Seen) -> str | None:
     pinned = (site for site in copies if not (is_hidden(site) or waits_for_file(site)))
     tried = next((site for site in pinned if site.row["file"] and seen.is_worth(site)), None)
     program = run.params.get("program")
-    if tried is None or not program or run.params.get("part") or run.params.get("what_if"):
+    if tried is None or not program or any(run.params.get(name) for name in ("part", "attached", "what_if")):
         return None
     place = f"pin:{tried.row['file']}:{tried.row['line']}"
     return f"pinscope trace --what-if {shlex.quote(place)} {shlex.join(map(str, program))}"

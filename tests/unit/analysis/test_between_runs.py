@@ -11,12 +11,16 @@ import pytest
 from pinscope.analysis.between_runs import FALSE_SHARE, Sample, differences, students
 
 
-@pytest.mark.parametrize(
-    ("chance", "freedom", "known"),
-    [(0.05, 1, 12.706), (0.05, 2, 4.303), (0.05, 5, 2.571), (0.01, 8, 3.355), (0.001, 30, 3.646), (0.05, 500, 1.960)],
-)
-def test_quantiles_are_those_of_the_tables(chance: float, freedom: int, known: float) -> None:
-    assert students(chance, freedom) == pytest.approx(known, abs=0.001)
+def test_quantiles_are_those_of_the_tables() -> None:
+    for chance, freedom, known in [
+        (0.05, 1, 12.706),
+        (0.05, 2, 4.303),
+        (0.05, 5, 2.571),
+        (0.01, 8, 3.355),
+        (0.001, 30, 3.646),
+        (0.05, 500, 1.960),
+    ]:
+        assert students(chance, freedom) == pytest.approx(known, abs=0.001)
 
 
 def cells(
@@ -69,3 +73,16 @@ def test_what_is_exact_differs_by_anything_and_is_the_same_only_where_it_is_equa
     equal, other = differences([([(5.0, 0.0)], [(5.0, 0.0)]), ([(5.0, 0.0)], [(5.000001, 0.0)])])
     assert (equal.low, equal.high, equal.differs) == (1.0, 1.0, False)
     assert other.differs
+
+
+def test_of_many_runs_steady_cells_are_told_beside_noisy_ones() -> None:
+    random = Random(4)
+
+    def side(deviation: float, longer: float, runs: int) -> list[Sample]:
+        return [(longer * math.exp(deviation * random.gauss(0, 1)), 0.05) for _ in range(runs)]
+
+    steady = [(side(0.005, 1.0, 8), side(0.005, 1.2, 2)) for _ in range(7)]
+    noisy = [(side(0.5, 1.0, 8), side(0.5, 1.0, 2)) for _ in range(11)]
+    made = differences([*steady, *noisy])
+    assert all(cell.differs for cell in made[:7])
+    assert not any(cell.differs for cell in made[7:])

@@ -1,6 +1,6 @@
-"""A gate over real runs: 12 of the host model, on two cores that other work kept busy, split at random.
+"""A gate over real runs: 24 of the host model, on two cores that other work kept busy, of which some are drawn.
 
-Eight are the baseline, two are checked, two measured again. Their figures differ from run to run by three quarters.
+Eight are the baseline, two are checked, six measured again. Their rates differ from run to run by half.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _campaign(tries: int) -> tuple[int, dict[str, int]]:
     random, runs, alarms = Random(1), _runs(), 0
     told = {"pinned": 0, "pageable": 0}
     for _ in range(tries):
-        drawn = random.sample(runs, 12)
+        drawn = random.sample(runs, 16)
         (kept,) = baseline_of(drawn[:8]).experiments
 
         def checked(plant: Plant, drawn: list[Measured] = drawn, kept: KeptRuns = kept) -> bool:
@@ -91,8 +91,7 @@ def _campaign(tries: int) -> tuple[int, dict[str, int]]:
 
 
 @pytest.mark.parametrize("tries", [1, 50])
-def test_equal_runs_pass_and_planted_regressions_hardly(tries: int) -> None:
+def test_equal_runs_pass_and_planted_regressions_never(tries: int) -> None:
     alarms, told = _campaign(tries)
     assert alarms <= tries // 50
-    assert told["pinned"] >= 0.95 * tries
-    assert told["pageable"] >= 0.8 * tries
+    assert told == {"pinned": tries, "pageable": tries}

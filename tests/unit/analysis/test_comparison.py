@@ -10,6 +10,7 @@ import pytest
 
 from pinscope.analysis.comparison import Comparison, Measured, Side, compare, exact, verdict
 from pinscope.analysis.statistics import Summary
+from pinscope.analysis.texts import MOST_WORDS
 from pinscope.errors import BadInput
 from pinscope.experiments.bandwidth.reading import Cell
 from pinscope.records.environment import Device, Link
@@ -195,3 +196,19 @@ def test_every_key_in_which_machines_differ_is_named_and_what_moves_by_itself_is
 def test_what_cannot_be_compared_is_refused(other: Any, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         compare(side("A", cell(1.0)), other())
+
+
+def test_a_verdict_says_how_many_cells_are_worse_and_how_many_better_however_long_their_names_are() -> None:
+    sizes = [2**power for power in range(12, 24)]
+    times = {sizes[0]: 2.0, **dict.fromkeys(sizes[5:8], 0.5)}
+    made = [[cell(times.get(size, 1.0) if is_b else 1.0, size=size) for size in sizes] for is_b in (False, True)]
+    long = [
+        [replace(some, memory="registered by each of the processes that copy from it") for some in few] for few in made
+    ]
+    for first, second in (made, [[*made[0], *long[0]], [*made[1], *long[1]]]):
+        compared = compare(side("A", *first), side("B", *second))
+        said = verdict(compared)
+        assert [len(group.cells) for group in compared.groups] == [compared.counts["worse"], compared.counts["better"]]
+        assert f"in {compared.counts['worse']}" in said
+        assert f"in {compared.counts['better']}" in said
+        assert len(said.partition(": ")[2].split()) <= MOST_WORDS

@@ -86,16 +86,16 @@ def test_a_driver_too_old_for_cupy_is_critical_and_a_missing_cupy_no_finding() -
     assert rules(machine(gpu(), packages={})).keys() == {"link-at-best"}
 
 
-@pytest.mark.parametrize(("setting", "fires"), [("never", True), ("madvise", False), ("always", False), (None, False)])
-def test_transparent_huge_pages_are_a_finding_only_when_off(setting: str | None, fires: bool) -> None:
-    assert ("thp-off" in rules(machine(gpu(), transparent=setting))) is fires
+def test_transparent_huge_pages_are_a_finding_only_when_off() -> None:
+    for setting, fires in [("never", True), ("madvise", False), ("always", False), (None, False)]:
+        assert ("thp-off" in rules(machine(gpu(), transparent=setting))) is fires
 
 
-@pytest.mark.parametrize(("defrag", "fires"), [("always", True), ("madvise", False), ("defer", False), (None, False)])
-def test_compaction_that_page_faults_wait_for_is_a_finding(defrag: str | None, fires: bool) -> None:
-    here = machine(gpu())
-    pages = here.huge_pages.model_copy(update={"defrag": defrag})
-    assert ("thp-defrag-stalls" in rules(here.model_copy(update={"huge_pages": pages}))) is fires
+def test_compaction_that_page_faults_wait_for_is_a_finding() -> None:
+    for defrag, fires in [("always", True), ("madvise", False), ("defer", False), (None, False)]:
+        here = machine(gpu())
+        pages = here.huge_pages.model_copy(update={"defrag": defrag})
+        assert ("thp-defrag-stalls" in rules(here.model_copy(update={"huge_pages": pages}))) is fires
 
 
 def test_little_lockable_memory_matters_more_without_a_gpu() -> None:
@@ -106,19 +106,21 @@ def test_little_lockable_memory_matters_more_without_a_gpu() -> None:
     assert "memlock-low" not in rules(machine(memlock_headroom_bytes=None))
 
 
-@pytest.mark.parametrize(
-    ("limit", "headroom", "fires"),
-    [(32 * GIB, 30 * GIB, True), (128 * GIB, 20 * GIB, True), (120 * GIB, 100 * GIB, False), (None, None, False)],
-)
-def test_a_control_group_well_below_the_host_is_noted(limit: int | None, headroom: int | None, fires: bool) -> None:
-    environment = machine(
-        gpu(), host_total_bytes=128 * GIB, host_available_bytes=120 * GIB,
-        cgroup_limit_bytes=limit, cgroup_headroom_bytes=headroom,
-    )  # fmt: skip
-    finding = rules(environment).get("cgroup-below-host")
-    assert (finding is not None) is fires
-    if finding is not None:
-        assert {quantity.value for quantity in finding.evidence} == {limit, headroom, 128 * GIB, 120 * GIB}
+def test_a_control_group_well_below_the_host_is_noted() -> None:
+    for limit, headroom, fires in [
+        (32 * GIB, 30 * GIB, True),
+        (128 * GIB, 20 * GIB, True),
+        (120 * GIB, 100 * GIB, False),
+        (None, None, False),
+    ]:
+        environment = machine(
+            gpu(), host_total_bytes=128 * GIB, host_available_bytes=120 * GIB,
+            cgroup_limit_bytes=limit, cgroup_headroom_bytes=headroom,
+        )  # fmt: skip
+        finding = rules(environment).get("cgroup-below-host")
+        assert (finding is not None) is fires
+        if finding is not None:
+            assert {quantity.value for quantity in finding.evidence} == {limit, headroom, 128 * GIB, 120 * GIB}
 
 
 @pytest.mark.parametrize(("node", "command"), [(1, "--membind=1"), (None, "--membind=NODE")])

@@ -16,13 +16,9 @@ H200_COPY = 55.5e9
 """Bytes/second that an H200 copies to the device over generation 5 × 16, as nvbandwidth measures it."""
 
 
-@pytest.mark.parametrize(
-    ("generation", "raw_gigabytes"),
-    # One direction of 16 lanes, as the PCI-SIG and vendors quote it.
-    [(1, 4.0), (2, 8.0), (3, 15.75), (4, 31.5), (5, 63.0), (6, 121.0)],
-)
-def test_raw_limit_of_sixteen_lanes_is_the_published_one(generation: int, raw_gigabytes: float) -> None:
-    assert pcie_limits(generation, 16)[0] == pytest.approx(raw_gigabytes * 1e9, rel=1e-3)
+def test_raw_limit_of_sixteen_lanes_is_the_published_one() -> None:
+    for generation, raw_gigabytes in [(1, 4.0), (2, 8.0), (3, 15.75), (4, 31.5), (5, 63.0), (6, 121.0)]:
+        assert pcie_limits(generation, 16)[0] == pytest.approx(raw_gigabytes * 1e9, rel=1e-3)
 
 
 def test_payload_of_generation_5_stands_just_above_what_an_h200_reaches() -> None:
@@ -51,17 +47,13 @@ def test_a_grace_hopper_link_carries_450_gigabytes_a_second_each_way() -> None:
     assert c2c_bytes_per_second("NVIDIA H200") is None
 
 
-@pytest.mark.parametrize(
-    ("generation", "width", "expected"), [(5, 8, pcie_limits(5, 8)[1]), (None, 8, None), (5, None, None), (9, 8, None)]
-)
-def test_payload_as_trained_now_is_unknown_where_the_training_is(
-    generation: int | None, width: int | None, expected: float | None
-) -> None:
-    link = Link(
-        kind="pcie", generation_now=generation, width_now=width, generation_max=5, width_max=16,
-        limit_bytes_per_second=None, raw_bytes_per_second=None,
-    )  # fmt: skip
-    assert payload_now(link) == expected
+def test_payload_as_trained_now_is_unknown_where_the_training_is() -> None:
+    for generation, width, expected in [(5, 8, pcie_limits(5, 8)[1]), (None, 8, None), (5, None, None), (9, 8, None)]:
+        link = Link(
+            kind="pcie", generation_now=generation, width_now=width, generation_max=5, width_max=16,
+            limit_bytes_per_second=None, raw_bytes_per_second=None,
+        )  # fmt: skip
+        assert payload_now(link) == expected
 
 
 NONE = LinkErrors(replays=3, correctable=0, nonfatal=0, fatal=0)
@@ -72,9 +64,8 @@ def gpu(before: LinkErrors | None, after: LinkErrors | None) -> Device:
     return device.model_copy(update={"link_errors": before, "link_errors_after": after})
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "risen"),
-    [
+def test_only_what_rose_is_counted() -> None:
+    for before, after, risen in [
         (NONE, NONE, {}),
         (NONE, NONE.model_copy(update={"replays": 5}), {"replays": 2}),
         (NONE, NONE.model_copy(update={"correctable": 1, "fatal": 2}), {"correctable": 1, "fatal": 2}),
@@ -82,24 +73,20 @@ def gpu(before: LinkErrors | None, after: LinkErrors | None) -> Device:
         (NONE, NONE.model_copy(update={"replays": None, "missing": {"replays": "Not Supported"}}), {}),
         (NONE, None, {}),
         (None, NONE, {}),
-    ],
-)
-def test_only_what_rose_is_counted(before: LinkErrors | None, after: LinkErrors | None, risen: dict[str, int]) -> None:
-    assert rises(gpu(before, after)) == risen
+    ]:
+        assert rises(gpu(before, after)) == risen
 
 
-@pytest.mark.parametrize(
-    ("kind", "severity"), [("replays", "note"), ("correctable", "note"), ("nonfatal", "warning"), ("fatal", "warning")]
-)
-def test_a_run_whose_link_made_errors_says_so_with_both_counts(kind: str, severity: str) -> None:
-    document = synthetic.document("bandwidth")
-    before = NONE.model_copy(update={kind: 7})
-    device = gpu(before, before.model_copy(update={kind: 1207}))
-    environment = document.run.environment.model_copy(update={"devices": (device,)})
-    (finding,) = link_error_findings(environment)
-    assert finding.severity == severity
-    assert finding.title.startswith("GPU 0: 1,200 ")
-    assert [quantity.value for quantity in finding.evidence] == [7, 1207]
-    run = document.run.model_copy(update={"environment": environment})
-    assert read_run(run, document.rows).findings[-1] == finding
-    assert link_error_findings(document.run.environment) == ()
+def test_a_run_whose_link_made_errors_says_so_with_both_counts() -> None:
+    for kind, severity in [("replays", "note"), ("correctable", "note"), ("nonfatal", "warning"), ("fatal", "warning")]:
+        document = synthetic.document("bandwidth")
+        before = NONE.model_copy(update={kind: 7})
+        device = gpu(before, before.model_copy(update={kind: 1207}))
+        environment = document.run.environment.model_copy(update={"devices": (device,)})
+        (finding,) = link_error_findings(environment)
+        assert finding.severity == severity
+        assert finding.title.startswith("GPU 0: 1,200 ")
+        assert [quantity.value for quantity in finding.evidence] == [7, 1207]
+        run = document.run.model_copy(update={"environment": environment})
+        assert read_run(run, document.rows).findings[-1] == finding
+        assert link_error_findings(document.run.environment) == ()

@@ -61,9 +61,8 @@ def recommended(*rows: Row) -> tuple[str | None, str | None]:
     return best.array.strategy if best.array else None, best.chunks.strategy if best.chunks else None
 
 
-@pytest.mark.parametrize(
-    ("rows", "best"),
-    [
+def test_of_the_fast_ones_the_gentle_are_recommended() -> None:
+    for rows, best in [
         ([row("thp_pipeline", 0.5, 0.15), row("thp_register_chunks", 0.6, 0.015)], (None, "thp_register_chunks")),
         ([row("host_alloc", 4.7, 0.01), row("thp_register", 0.5, 0.15)], ("thp_register", None)),
         ([row("thp_register_chunks", 0.55, 0.010), row("thp_pipeline", 0.42, 0.019)], (None, "thp_pipeline")),
@@ -73,14 +72,8 @@ def recommended(*rows: Row) -> tuple[str | None, str | None]:
         ([USUAL, row("thp_register", 0.5, pinned=False)], ("host_alloc", None)),
         ([row("host_alloc", 0.6, 0.1), row("thp_register", 0.5, 0.1)], ("host_alloc", None)),
         ([idle()], (None, None)),
-    ],
-    ids=[
-        "of the fast the gentle", "much slower", "as gentle: the faster", "no more as gentle", "both",
-        "separate allocations", "not pinned", "hardly faster", "idle",
-    ],
-)  # fmt: skip
-def test_of_the_fast_ones_the_gentle_are_recommended(rows: list[Row], best: tuple[str | None, str | None]) -> None:
-    assert recommended(*rows) == best
+    ]:  # fmt: skip
+        assert recommended(*rows) == best
 
 
 def test_one_call_stays_where_noise_may_have_made_another_way_faster() -> None:

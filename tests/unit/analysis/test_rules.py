@@ -32,32 +32,28 @@ from pinscope.analysis.rules import (
 )
 
 
-@pytest.mark.parametrize(
-    ("pinned", "available", "severity"),
-    [(249, 10, None), (250, 500, "note"), (400, 400, "note"), (401, 400, "warning"), (600, 150, "warning"),
-     (601, 150, "critical"), (250, 49, "critical")],
-)  # fmt: skip
-def test_pinned_memory_is_graver_the_more_of_what_others_leave_it_takes_and_grave_where_memory_is_scarce(
-    pinned: int, available: int, severity: str | None
-) -> None:
-    assert pinned_severity(pinned, available, 1000) == severity
+def test_pinned_memory_is_graver_the_more_of_what_others_leave_it_takes_and_grave_where_memory_is_scarce() -> None:
+    for pinned, available, severity in [
+        (249, 10, None), (250, 500, "note"), (400, 400, "note"), (401, 400, "warning"), (600, 150, "warning"),
+        (601, 150, "critical"), (250, 49, "critical"),
+    ]:  # fmt: skip
+        assert pinned_severity(pinned, available, 1000) == severity
 
 
-@pytest.mark.parametrize(
-    ("pinned", "headroom", "severity"),
-    [(499, 10, None), (500, 101, None), (500, 100, "warning"), (500, 31, "warning"), (500, 30, "critical")],
-)
-def test_a_group_is_near_its_limit_if_little_is_left_and_much_is_pinned(
-    pinned: int, headroom: int, severity: str | None
-) -> None:
-    assert group_severity(pinned, headroom, 1000) == severity
+def test_a_group_is_near_its_limit_if_little_is_left_and_much_is_pinned() -> None:
+    for pinned, headroom, severity in [
+        (499, 10, None),
+        (500, 101, None),
+        (500, 100, "warning"),
+        (500, 31, "warning"),
+        (500, 30, "critical"),
+    ]:
+        assert group_severity(pinned, headroom, 1000) == severity
 
 
-@pytest.mark.parametrize(
-    ("limit", "headroom", "below"), [(750, 375, False), (749, 375, True), (1000, 374, True), (2000, 1000, False)]
-)
-def test_a_group_is_well_below_its_host_in_all_or_now(limit: int, headroom: int, below: bool) -> None:
-    assert is_well_below_host(limit, headroom, total_bytes=1000, available_bytes=500) is below
+def test_a_group_is_well_below_its_host_in_all_or_now() -> None:
+    for limit, headroom, below in [(750, 375, False), (749, 375, True), (1000, 374, True), (2000, 1000, False)]:
+        assert is_well_below_host(limit, headroom, total_bytes=1000, available_bytes=500) is below
 
 
 def test_memory_is_pinned_twice_if_clearly_more_is_pinned_than_in_use() -> None:
@@ -85,9 +81,8 @@ def test_unattributed_gpu_memory_is_a_warning_only_where_no_process_may_have_it(
     assert unattributed_severity(2 * GIB, sure=False) == "note"
 
 
-@pytest.mark.parametrize(
-    ("link", "busy", "expected"),
-    [
+def test_lanes_count_always_and_the_generation_of_a_busy_gpu() -> None:
+    for link, busy, expected in [
         ((5, 5, 16, 16), True, None),
         ((1, 5, 16, 16), True, ("generation", "warning")),
         ((1, 5, 16, 16), None, ("generation", "note")),
@@ -95,13 +90,9 @@ def test_unattributed_gpu_memory_is_a_warning_only_where_no_process_may_have_it(
         ((1, 5, 8, 16), False, ("lanes", "warning")),
         ((None, 5, None, 16), True, None),
         ((5, None, 8, None), True, None),
-    ],
-)
-def test_lanes_count_always_and_the_generation_of_a_busy_gpu(
-    link: tuple[int | None, int | None, int | None, int | None], busy: bool | None, expected: tuple[str, str] | None
-) -> None:
-    short = link_shortfall(*link, busy=busy)
-    assert (None if short is None else (short.what, short.severity)) == expected
+    ]:
+        short = link_shortfall(*link, busy=busy)
+        assert (None if short is None else (short.what, short.severity)) == expected
 
 
 def test_a_gpu_is_busy_if_any_known_share_says_so() -> None:
@@ -143,28 +134,15 @@ _noise = random.Random(7)
 _JITTER = [_noise.randrange(-MIB, MIB) for _ in range(61)]
 
 
-@pytest.mark.parametrize(
-    "amount",
-    [
-        lambda n: 8 * GIB,
-        lambda n: GIB + (n % 10) * 8 * MIB,
-        lambda n: GIB + n * 2 * MIB - (n // 10) * 19 * MIB,
-        lambda n: GIB if n < 30 else 9 * GIB,
-        lambda n: GIB + (n > 10) * GIB + (n > 20) * GIB + (n > 50) * 4 * GIB,
-        lambda n: GIB + min(n, 20) * 64 * MIB,
-        lambda n: GIB + max(n - 40, 0) * 64 * MIB,
-        lambda n: GIB + _JITTER[n],
-        lambda n: GIB + n * (LEAK_BYTES // 61),
-        lambda n: 8 * GIB - n * 8 * MIB,
+def test_what_does_not_grow_steadily_is_no_leak() -> None:
+    for amount in [
+        lambda n: 8 * GIB, lambda n: GIB + (n % 10) * 8 * MIB, lambda n: GIB + n * 2 * MIB - (n // 10) * 19 * MIB,
+        lambda n: GIB if n < 30 else 9 * GIB, lambda n: GIB + (n > 10) * GIB + (n > 20) * GIB + (n > 50) * 4 * GIB,
+        lambda n: GIB + min(n, 20) * 64 * MIB, lambda n: GIB + max(n - 40, 0) * 64 * MIB, lambda n: GIB + _JITTER[n],
+        lambda n: GIB + n * (LEAK_BYTES // 61), lambda n: 8 * GIB - n * 8 * MIB,
         lambda n: GIB + min(n, 30) * 32 * MIB - max(n - 30, 0) * 32 * MIB,
-    ],
-    ids=[
-        "constant", "sawtooth", "sawtooth that gives nearly all back", "single step", "one step is most of it",
-        "fills up and stops", "begins late", "noise", "little", "shrinks", "up and down again",
-    ],
-)  # fmt: skip
-def test_what_does_not_grow_steadily_is_no_leak(amount: Callable[[int], int]) -> None:
-    assert steady_growth(series(amount), end_seconds=60.0) is None
+    ]:  # fmt: skip
+        assert steady_growth(series(amount), end_seconds=60.0) is None
 
 
 def test_a_look_that_was_too_short_shows_no_leak() -> None:

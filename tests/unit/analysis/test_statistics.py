@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from pinscope.analysis.cells import Label, Value, cells
 from pinscope.analysis.statistics import (
@@ -53,41 +51,35 @@ def _confidence(count: int, rank: int) -> float:
     return 1 - 2 * below / 2**count
 
 
-@pytest.mark.parametrize("count", [*range(8, 300), 1000, 1075, 3000, 10_000])
-def test_the_interval_is_the_narrowest_that_has_99_percent(count: int) -> None:
-    rank = confidence_rank(count)
-    assert _confidence(count, rank) >= CONFIDENCE
-    assert _confidence(count, rank + 1) < CONFIDENCE
+def test_the_interval_is_the_narrowest_that_has_99_percent() -> None:
+    for count in [*range(8, 300), 1000, 1075, 3000, 10_000]:
+        rank = confidence_rank(count)
+        assert _confidence(count, rank) >= CONFIDENCE
+        assert _confidence(count, rank + 1) < CONFIDENCE
 
 
-@pytest.mark.parametrize("count", range(1, 8))
-def test_below_eight_values_no_interval_reaches_99_percent(count: int) -> None:
-    assert confidence_rank(count) == 0
-    assert _confidence(count, 1) < CONFIDENCE
-    few, many = summarize([1.0 + 0.1 * at for at in range(count)]), summarize([1.0] * 8)
-    assert few.interval is None
-    for figure in (measured("", few, "seconds"), compared("", few, many), compared("", many, few)):
-        assert (figure.spread, figure.repeats) == (None, count)
+def test_below_eight_values_no_interval_reaches_99_percent() -> None:
+    for count in range(1, 8):
+        assert confidence_rank(count) == 0
+        assert _confidence(count, 1) < CONFIDENCE
+        few, many = summarize([1.0 + 0.1 * at for at in range(count)]), summarize([1.0] * 8)
+        assert few.interval is None
+        for figure in (measured("", few, "seconds"), compared("", few, many), compared("", many, few)):
+            assert (figure.spread, figure.repeats) == (None, count)
 
 
-@pytest.mark.parametrize(
-    ("draw", "truth"),
-    [
+def test_the_interval_covers_the_true_median_as_often_as_it_promises() -> None:
+    for draw, truth in [
         (lambda random, size: random.lognormal(0.0, 0.5, size), 1.0),
         (lambda random, size: 1.0 + random.exponential(1.0, size), 1.0 + math.log(2)),
         (lambda random, size: random.standard_t(2, size) + 5.0, 5.0),
-    ],
-    ids=["lognormal", "exponential", "heavy tails"],
-)
-@pytest.mark.parametrize("count", [8, 9, 15, 60])
-def test_the_interval_covers_the_true_median_as_often_as_it_promises(
-    draw: Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]], truth: float, count: int
-) -> None:
-    samples = np.sort(draw(np.random.default_rng(20), (4000, count)), axis=1)
-    rank = confidence_rank(count)
-    covered = (samples[:, rank - 1] <= truth) & (truth <= samples[:, -rank])
-    promised = _confidence(count, rank)
-    assert covered.mean() == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / 4000))
+    ]:
+        for count in [8, 9, 15, 60]:
+            samples = np.sort(draw(np.random.default_rng(20), (4000, count)), axis=1)
+            rank = confidence_rank(count)
+            covered = (samples[:, rank - 1] <= truth) & (truth <= samples[:, -rank])
+            promised = _confidence(count, rank)
+            assert covered.mean() == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / 4000))
 
 
 def test_it_reaches_to_the_farther_end_of_the_interval_and_beyond_by_what_whole_runs_differ() -> None:
@@ -127,11 +119,11 @@ LEAST = 0.93
 PROMISED = [(kind, shape, correlation) for kind in KINDS for shape in SHAPES for correlation in CORRELATIONS]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_second_runs_figure_lies_within_it(kind: Any, shape: str) -> None:
+def test_a_second_runs_figure_lies_within_it() -> None:
     """A sample; a release tries them all. 200 pairs know a share of 95 % within 3 points."""
-    assert coverage(kind, fixed(8), shape, 0.45, 200) >= LEAST - 0.03
+    for kind in KINDS:
+        for shape in SHAPES:
+            assert coverage(kind, fixed(8), shape, 0.45, 200) >= LEAST - 0.03
 
 
 @pytest.mark.release
@@ -164,13 +156,13 @@ def test_two_runs_of_the_same_are_told_apart_less_than_once_in_20(shape: str, co
     assert apart / 1000 <= 0.05
 
 
-@pytest.mark.parametrize(("least", "most"), [(7, 60), (8, 15), (3, 30), (8, 8), (8, 10_000), (3, 7), (20, 10)])
-def test_the_median_is_looked_at_seldom(least: int, most: int) -> None:
-    planned = looks(least, most)
-    assert len(planned) <= LOOKS
-    assert list(planned) == sorted(set(planned))
-    assert all(confidence_rank(count) > 0 and least <= count <= most for count in planned)
-    assert (planned[-1:] == (most,)) == (most >= max(least, 8))
+def test_the_median_is_looked_at_seldom() -> None:
+    for least, most in [(7, 60), (8, 15), (3, 30), (8, 8), (8, 10_000), (3, 7), (20, 10)]:
+        planned = looks(least, most)
+        assert len(planned) <= LOOKS
+        assert list(planned) == sorted(set(planned))
+        assert all(confidence_rank(count) > 0 and least <= count <= most for count in planned)
+        assert (planned[-1:] == (most,)) == (most >= max(least, 8))
 
 
 @given(POSITIVE)

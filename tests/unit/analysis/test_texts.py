@@ -30,9 +30,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "words"),
-    [
+def test_a_value_is_written_as_its_place_says() -> None:
+    for text, values, words in [
         ("{size:bytes}", {"size": 2**20}, "1 MiB"),
         ("{gain:times}", {"gain": 0.234}, "0.23 times"),
         ("{gain:times}", {"gain": 5.23}, "5.2 times"),
@@ -40,10 +39,8 @@ TEXTS = {
         ("{count:threads}", {"count": 1}, "1 thread"),
         ("so[, at {rate:rate}].", {"rate": 2e9}, "so, at 2.00 GB/s."),
         ("so[, at {rate:rate}].", {"rate": None}, "so."),
-    ],
-)
-def test_a_value_is_written_as_its_place_says(text: str, values: dict[str, object], words: str) -> None:
-    assert fill(text, values) == words
+    ]:
+        assert fill(text, values) == words
 
 
 def test_a_finding_has_its_rule_words_evidence_and_cost() -> None:
@@ -94,46 +91,33 @@ def test_errors_of_a_ratio_add_up_as_factors_of_independent_figures() -> None:
     assert together(wide, wide) == pytest.approx(2 ** math.sqrt(2) - 1)
 
 
-@pytest.mark.parametrize(
-    ("values", "said", "words", "share"),
-    [
+def test_a_ratio_is_no_finer_than_it_is_known() -> None:
+    for values, said, words, share in [
         ([1.0] * 8, "", "6.5 times", "99 %"),
         ([0.83, 1.0, 1.0, 1.17] * 2, "about ", "6.5 times (± 17 %)", "99 % (± 17 %)"),
         ([0.98, 1.0, 1.0], "", "6.5 times (3 repeats)", "99 % (3 repeats)"),
         ([1.0], "about ", "6.5 times (1 repeat)", "99 % (1 repeat)"),
-    ],
-)
-def test_a_ratio_is_no_finer_than_it_is_known(values: list[float], said: str, words: str, share: str) -> None:
-    summary, exact = summarize(values), summarize([1.0] * 8)
-    assert about(summary.uncertainty) == said
-    assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
+    ]:
+        summary, exact = summarize(values), summarize([1.0] * 8)
+        assert about(summary.uncertainty) == said
+        assert (times(6.5, summary, exact), part_of(0.992, summary, exact)) == (words, share)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "off", "words", "short"),
-    [
+def test_of_a_ratio_that_varies_too_much_for_a_figure_the_least_is_said() -> None:
+    for ratio, off, words, short in [
         (9.6, 0.5, "9.6 times (± 50 %)", "about 9.6 times"), (9.6, 0.57, "at least 4.1 times", "at least 4.1 times"),
         (4.2, 0.6, "at least 1.67 times", "at least 1.67 times"), (1.1, 0.6, "1.1 times (± 60 %)", "about 1.1 times"),
-    ],
-)  # fmt: skip
-def test_of_a_ratio_that_varies_too_much_for_a_figure_the_least_is_said(
-    ratio: float, off: float, words: str, short: str
-) -> None:
-    compared = summarize([1.0] * 8, drift=off), summarize([1.0] * 8, drift=0.0)
-    assert (times(ratio, *compared), about_times(ratio, *compared)) == (words, short)
+    ]:  # fmt: skip
+        compared = summarize([1.0] * 8, drift=off), summarize([1.0] * 8, drift=0.0)
+        assert (times(ratio, *compared), about_times(ratio, *compared)) == (words, short)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "more"),
-    [
+def test_a_median_exceeds_another_only_by_more_than_both_may_be_off() -> None:
+    for first, second, more in [
         ([1.2] * 8, [1.0] * 8, True), ([1.0] * 8, [1.2] * 8, False), ([0.9, 1.2, 1.2, 1.5] * 2, [1.0] * 8, False),
         ([1.2], [1.0] * 8, False), ([1.3], [1.0] * 8, True), ([1.0], [0.0], False),
-    ],
-)  # fmt: skip
-def test_a_median_exceeds_another_only_by_more_than_both_may_be_off(
-    first: list[float], second: list[float], more: bool
-) -> None:
-    assert exceeds(summarize(first), summarize(second)) == more
+    ]:  # fmt: skip
+        assert exceeds(summarize(first), summarize(second)) == more
 
 
 @pytest.mark.parametrize(("values", "text"), [([1e9] * 8, "1.00 GB/s ± 2.0 %"), ([1e9] * 3, "1.00 GB/s (3 repeats)")])
@@ -143,14 +127,16 @@ def test_below_8_repeats_a_figure_has_their_number_in_place_of_an_interval(value
     assert (figure.spread is None) == ("repeats" in text)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "off", "apart"),
-    [(2.0, 0.4, True), (2.0, 0.6, False), (2.0, 2.0, False), (0.5, 0.4, True), (0.5, 0.6, False), (0.0, 9.0, True)],
-)
-def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off(
-    ratio: float, off: float, apart: bool
-) -> None:
-    assert is_distinct(ratio, summarize([1.0] * 8, drift=off)) == apart
+def test_figures_are_told_apart_where_their_ratio_is_farther_from_1_than_it_may_be_off() -> None:
+    for ratio, off, apart in [
+        (2.0, 0.4, True),
+        (2.0, 0.6, False),
+        (2.0, 2.0, False),
+        (0.5, 0.4, True),
+        (0.5, 0.6, False),
+        (0.0, 9.0, True),
+    ]:
+        assert is_distinct(ratio, summarize([1.0] * 8, drift=off)) == apart
 
 
 @pytest.mark.parametrize(("ratio", "apart"), [(1.2, False), (1.3, True), (0.7, True)])

@@ -120,18 +120,15 @@ def test_an_interrupted_command_ends_with_130(
     assert refused(["doctor", "--json"], 130, capsys) == "interrupted"
 
 
-@pytest.mark.parametrize(
-    ("setting", "complaint"),
-    [
+def test_a_value_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for setting, complaint in [
         ("sizes=", "sizes: needs at least one value"),
         ("sizes=0", "sizes: must be greater than 0 (given: '0')"),
         ("repeats=7.5", "repeats: must be a whole number (given: '7.5')"),
         ("precision=fine", "precision: must be a number (given: 'fine')"),
         ("memory=gold", "memory: must be pageable, pinned, write_combined, mapped or registered"),
-    ],
-)
-def test_a_value_is_refused_in_plain_words(setting: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(["run", "bandwidth", *HOST, "--set", setting], 2, capsys).startswith(complaint)
+    ]:
+        assert refused(["run", "bandwidth", *HOST, "--set", setting], 2, capsys).startswith(complaint)
 
 
 def test_an_experiment_without_meaning_here_is_named_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,8 @@ def lines(*limits: str, rows: list[dict[str, Any]]) -> list[str]:
 PAGEABLE = [program(), site(33), site(40, bytes=24 * MIB, idle_seconds=0.1, call_seconds=0.3), site(50, "pinned")]
 
 
-@pytest.mark.parametrize(
-    ("limit", "line"),
-    [
+def test_a_limit_is_exceeded_by_more_than_it_says() -> None:
+    for limit, line in [
         ("pageable", "1 GiB were copied from or to pageable memory (train.py:33 and 1 more line)"),
         ("pageable=1023MiB", "1 GiB were copied from or to pageable memory (train.py:33 and 1 more line)"),
         ("pageable = 1GiB", None),
@@ -35,13 +34,11 @@ PAGEABLE = [program(), site(33), site(40, bytes=24 * MIB, idle_seconds=0.1, call
         ("pageable=0", "1 GiB were copied from or to pageable memory"),
         ("held=13%", None),
         ("held=1.2s", "the CPU was held 1.30 s for pageable copies, 13.0 % of 10.0 s"),
-    ],
-)
-def test_a_limit_is_exceeded_by_more_than_it_says(limit: str, line: str | None) -> None:
-    exceeded_lines = lines(limit, rows=PAGEABLE)
-    assert len(exceeded_lines) == (line is not None)
-    if line is not None:
-        assert exceeded_lines[0].startswith(f"--fail-on {limit.replace(' ', '')}: {line}")
+    ]:
+        exceeded_lines = lines(limit, rows=PAGEABLE)
+        assert len(exceeded_lines) == (line is not None)
+        if line is not None:
+            assert exceeded_lines[0].startswith(f"--fail-on {limit.replace(' ', '')}: {line}")
 
 
 def test_a_share_is_of_the_time_from_the_first_copy_of_a_loop_on() -> None:
@@ -101,9 +98,8 @@ def test_what_is_no_limit_is_refused_with_those_that_there_are(text: str) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_a_limit_without_an_amount_is_refused_with_how_to_write_it() -> None:
+    for text, why in [
         ("error=5", "has an amount: write error"),
         ("pageable=", f"has no size: {SIZE}"),
         ("pageable=abc", f"has no size: {SIZE}"),
@@ -116,12 +112,10 @@ def test_what_is_no_limit_is_refused_with_those_that_there_are(text: str) -> Non
         ("pageable=-1", f"has no unit: {SIZE}"),
         ("idle=-1%", ": the limit must be 0 or more"),
         ("pageable=-1B", ": the limit must be 0 or more"),
-    ],
-)
-def test_a_limit_without_an_amount_is_refused_with_how_to_write_it(text: str, why: str) -> None:
-    with pytest.raises(InvalidParameter) as refusal:
-        parse_threshold(text)
-    assert str(refusal.value) == f"--fail-on {text!r} {why}".replace(" :", ":")
+    ]:
+        with pytest.raises(InvalidParameter) as refusal:
+            parse_threshold(text)
+        assert str(refusal.value) == f"--fail-on {text!r} {why}".replace(" :", ":")
 
 
 FAILED = {
@@ -129,9 +123,8 @@ FAILED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("calls", "line"),
-    [
+def test_a_call_that_failed_does_not_pass() -> None:
+    for calls, line in [
         ([FAILED], "a call of CUDA returned an error (train.py:25: cudaHostRegister, 712)"),
         (
             [{**FAILED, "count": 1200}, FAILED],
@@ -139,14 +132,11 @@ FAILED = {
         ),
         ([{**FAILED, "error": 704}], None),
         ([], None),
-    ],
-    ids=["once", "of two lines", "expected", "none"],
-)
-def test_a_call_that_failed_does_not_pass(calls: list[dict[str, Any]], line: str | None) -> None:
-    failed = [place("failed_call", 25 + number, **call) for number, call in enumerate(calls)]
-    rows = [program(failed_calls=len(calls)), site(33), *failed]
-    assert lines("error", rows=rows) == ([] if line is None else [f"--fail-on error: {line}"])
-    assert lines("idle=50%", rows=rows) == []
+    ]:
+        failed = [place("failed_call", 25 + number, **call) for number, call in enumerate(calls)]
+        rows = [program(failed_calls=len(calls)), site(33), *failed]
+        assert lines("error", rows=rows) == ([] if line is None else [f"--fail-on error: {line}"])
+        assert lines("idle=50%", rows=rows) == []
 
 
 def test_a_trace_that_did_not_notice_errors_does_not_pass() -> None:

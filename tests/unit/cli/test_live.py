@@ -62,29 +62,29 @@ def crowd(count: int, **changes: Any) -> View:
     return View(seen, [finding], {4003}, [event], **changes)
 
 
-@pytest.mark.parametrize("room", [60, 80, 100, 132])
-@pytest.mark.parametrize("height", [24, 50])
-def test_a_frame_fits_its_screen_and_breaks_no_figure(room: int, height: int) -> None:
-    lines = texts(frame(crowd(40, note="every 1 s"), room, height))
-    assert len(lines) <= height
-    assert max(map(len, lines)) <= room
-    figures = [line for line in lines if "iB" in line]
-    assert figures
-    for line in lines:
-        assert not BROKEN_FIGURE.match(line.strip()), line
-        assert not re.search(r"\d (?:and|…)?$", line) or "more" in line, line
-    (left_out,) = [line for line in lines if line.startswith("… and")]
-    shown = sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines)
-    assert left_out == f"… and {40 - shown} more"
-    assert shown >= 1
+def test_a_frame_fits_its_screen_and_breaks_no_figure() -> None:
+    for room in [60, 80, 100, 132]:
+        for height in [24, 50]:
+            lines = texts(frame(crowd(40, note="every 1 s"), room, height))
+            assert len(lines) <= height
+            assert max(map(len, lines)) <= room
+            figures = [line for line in lines if "iB" in line]
+            assert figures
+            for line in lines:
+                assert not BROKEN_FIGURE.match(line.strip()), line
+                assert not re.search(r"\d (?:and|…)?$", line) or "more" in line, line
+            (left_out,) = [line for line in lines if line.startswith("… and")]
+            shown = sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines)
+            assert left_out == f"… and {40 - shown} more"
+            assert shown >= 1
 
 
-@pytest.mark.parametrize("room", [60, 80, 200, None])
-def test_without_a_screen_every_holder_is_told(room: int | None) -> None:
-    lines = texts(whole(crowd(40), room))
-    assert sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines) == 40
-    if room is not None:
-        assert max(map(len, lines)) <= room
+def test_without_a_screen_every_holder_is_told() -> None:
+    for room in [60, 80, 200, None]:
+        lines = texts(whole(crowd(40), room))
+        assert sum(bool(re.match(r"\s*40\d\d ", line)) for line in lines) == 40
+        if room is not None:
+            assert max(map(len, lines)) <= room
 
 
 def test_every_figure_that_is_an_estimate_carries_a_sign() -> None:
@@ -184,25 +184,20 @@ def test_one_moment_for_people_has_everything_and_no_escape_codes(
     assert "Up to 4.50 GiB of pinned memory may be waste" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_bad_input_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, complaint in [
         (["--interval", "0.05"], "'--interval': Input should be greater than or equal to 0.1"),
         (["--interval", "nan"], "'--interval': Input should be"),
         (["--pid", "0"], "there is no process 0"),
         (["--pid", "4194305"], "there is no process 4194305"),
         (["now"], "now"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["live", "--once", *arguments]) == 2
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert len(errors.splitlines()) == 1
-    assert errors.startswith("pinscope: ")
-    assert complaint in errors
+    ]:
+        assert main(["live", "--once", *arguments]) == 2
+        out, errors = capsys.readouterr()
+        assert out == ""
+        assert len(errors.splitlines()) == 1
+        assert errors.startswith("pinscope: ")
+        assert complaint in errors
 
 
 def test_processes_that_only_lock_memory_stand_apart_below_those_that_pin_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.cli.run import parse_settings
 from pinscope.errors import InvalidParameter
-from pinscope.experiments.registry import EXPERIMENTS, Entry
+from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.report.facts import form_parameters
 
 
@@ -17,10 +17,10 @@ def test_settings_are_split_at_the_first_equals_sign() -> None:
     assert parse_settings(["sizes=4KiB,1MiB", " note = a=b "]) == {"sizes": "4KiB,1MiB", "note": "a=b"}
 
 
-@pytest.mark.parametrize("text", ["sizes", "=4", " =4", ""])
-def test_a_setting_needs_key_and_value(text: str) -> None:
-    with pytest.raises(InvalidParameter, match="KEY=VALUE"):
-        parse_settings([text])
+def test_a_setting_needs_key_and_value() -> None:
+    for text in ["sizes", "=4", " =4", ""]:
+        with pytest.raises(InvalidParameter, match="KEY=VALUE"):
+            parse_settings([text])
 
 
 def help_of(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -39,17 +39,15 @@ def test_run_help_lists_every_experiment_on_one_line_and_no_parameter(capsys: py
     assert len(shown.splitlines()) < 45
 
 
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
-def test_the_help_of_an_experiment_shows_its_question_and_parameters_alone(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = help_of("run", entry.name, "--help", capsys=capsys)
-    assert entry.experiment.question in shown
-    for parameter in form_parameters(entry.experiment.Params):
-        assert parameter.description in shown
-        assert parameter.takes in shown
-    others = [other.experiment.question for other in EXPERIMENTS if other.name != entry.name]
-    assert [question for question in others if question in shown] == []
+def test_the_help_of_an_experiment_shows_its_question_and_parameters_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for entry in EXPERIMENTS:
+        shown = help_of("run", entry.name, "--help", capsys=capsys)
+        assert entry.experiment.question in shown
+        for parameter in form_parameters(entry.experiment.Params):
+            assert parameter.description in shown
+            assert parameter.takes in shown
+        others = [other.experiment.question for other in EXPERIMENTS if other.name != entry.name]
+        assert [question for question in others if question in shown] == []
 
 
 def test_the_help_of_an_experiment_shows_defaults_and_how_to_write_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,13 +56,13 @@ def test_the_help_of_an_experiment_shows_defaults_and_how_to_write_them(capsys: 
     assert "[default: all of these]" in shown
 
 
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.name)
-@pytest.mark.parametrize("quick", [False, True])
-def test_every_default_is_written_as_set_takes_it(entry: Entry, quick: bool) -> None:
-    preset = entry.experiment.Params.preset("cuda", quick)
-    parameters = form_parameters(type(preset))
-    written = {parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters}
-    assert preset.with_overrides(written) == preset
+def test_every_default_is_written_as_set_takes_it() -> None:
+    for entry in EXPERIMENTS:
+        for quick in [False, True]:
+            preset = entry.experiment.Params.preset("cuda", quick)
+            parameters = form_parameters(type(preset))
+            written = {parameter.name: parameter.written(getattr(preset, parameter.name)) for parameter in parameters}
+            assert preset.with_overrides(written) == preset
 
 
 def test_help_of_what_is_no_experiment_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:

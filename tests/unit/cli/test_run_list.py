@@ -122,16 +122,13 @@ def test_a_damaged_run_says_why_and_how_it_is_removed(capsys: pytest.CaptureFixt
     assert "pinscope runs delete broken" in printed.err
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+def test_a_run_without_a_verdict_says_what_kept_it_from_one() -> None:
+    for changes, expected in [
         ({"status": "done", "verdict": VERDICT}, VERDICT),
         ({"status": "done", "observations": 1200}, "done: 1,200 observations"),
         ({"status": "failed", "error": "no memory left"}, "failed: no memory left"),
         ({"status": "cancelled"}, "cancelled"),
         ({"status": "cancelled", "verdict": VERDICT}, f"cancelled: {VERDICT}"),
         ({"status": "running", "progress": Progress(fraction=0.25, message="h2d")}, "running: 25.0 % h2d"),
-    ],
-)
-def test_a_run_without_a_verdict_says_what_kept_it_from_one(changes: dict[str, object], expected: str) -> None:
-    assert answer(synthetic.run("bandwidth", **changes)) == expected
+    ]:
+        assert answer(synthetic.run("bandwidth", **changes)) == expected

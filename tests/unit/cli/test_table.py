@@ -30,14 +30,14 @@ def test_headings_are_wrapped_before_cells() -> None:
     assert len(table.body) == len(ROWS)
 
 
-@pytest.mark.parametrize("room", [30, 40, 52, 60, 72, 80, 100])
-def test_lines_fit_and_figures_stay_whole(room: int) -> None:
-    table = lay_out(COLUMNS, ROWS, NUMBERS, room)
-    lines = (*table.headings, *table.body)
-    assert max(map(len, lines)) <= room
-    for figure in ("527 ms", "32.6 GB/s", "4.67 s", "3.68 GB/s"):
-        assert any(figure in line for line in lines)
-    assert sorted(" ".join(table.body).split()) == sorted(" ".join(cell for row in ROWS for cell in row).split())
+def test_lines_fit_and_figures_stay_whole() -> None:
+    for room in [30, 40, 52, 60, 72, 80, 100]:
+        table = lay_out(COLUMNS, ROWS, NUMBERS, room)
+        lines = (*table.headings, *table.body)
+        assert max(map(len, lines)) <= room
+        for figure in ("527 ms", "32.6 GB/s", "4.67 s", "3.68 GB/s"):
+            assert any(figure in line for line in lines)
+        assert sorted(" ".join(table.body).split()) == sorted(" ".join(cell for row in ROWS for cell in row).split())
 
 
 def test_a_row_that_does_not_fit_goes_on_in_an_indented_line() -> None:
@@ -60,12 +60,14 @@ def test_letters_that_take_two_columns_are_counted_so() -> None:
 
 
 @pytest.mark.xdist_group("readings")
-@pytest.mark.parametrize("name", [name for name, run in RECORDED.items() if isinstance(run, ExperimentRun)])
-def test_every_table_of_the_recordings_fits_a_usual_terminal(name: str) -> None:
-    tables = reading(name).tables
-    assert tables
-    for table in tables:
-        numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
-        rows = [[format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows]
-        drawn = lay_out(table.columns, rows, numbers, 80)
-        assert max(map(len, (*drawn.headings, *drawn.body))) <= 80
+def test_every_table_of_the_recordings_fits_a_usual_terminal() -> None:
+    for name in [name for name, run in RECORDED.items() if isinstance(run, ExperimentRun)]:
+        tables = reading(name).tables
+        assert tables
+        for table in tables:
+            numbers = [place for place, unit in enumerate(table.units) if unit != "text"]
+            rows = [
+                [format_value(value, unit) for value, unit in zip(row, table.units, strict=True)] for row in table.rows
+            ]
+            drawn = lay_out(table.columns, rows, numbers, 80)
+            assert max(map(len, (*drawn.headings, *drawn.body))) <= 80

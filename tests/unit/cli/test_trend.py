@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from random import Random
 
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.records.run import quantity
 from pinscope.store.store import Store
-from tests.unit.store.runs import new_run
-
-KEY = "pinned.h2d.rate"
+from tests.data.stepping_runs import KEY, add_stepping_runs
 
 
 @pytest.fixture
 def step() -> str:
-    """Twenty runs in the store, slower from the thirteenth on, whose driver is another; and one of other parameters.
-    Gives the id of the thirteenth."""
-    random = Random(9)
+    """Runs in the store; gives the id of the one from which on they are slower."""
     with Store() as store:
-        for place in range(20):
-            rate = 10e9 * math.exp(0.005 * random.gauss(0, 1)) * (0.8 if place >= 12 else 1.0)
-            made = new_run(f"run-{place:02}", status="done", figure=quantity("Pinned", rate, "bytes/second", key=KEY))
-            driver = {"driver": "590.2" if place >= 12 else "580.1"}
-            store.add(made.model_copy(update={"environment": made.environment.model_copy(update=driver)}))
-        store.add(new_run("quick", status="done", created_at=made.created_at.replace(year=2020), params={"sizes": [1]}))
-    return "run-12"
+        return add_stepping_runs(store)
 
 
 def test_a_step_is_marked_below_its_run_and_named_with_what_changed(

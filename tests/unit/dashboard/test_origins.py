@@ -20,14 +20,15 @@ def test_an_origin_is_written_as_browsers_write_it() -> None:
     assert own_origins(80) == ("http://localhost", "http://127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "null", "localhost", "localhost:1", "//a", "ftp://a", "http://", "http://a/b", "http://a?b", "http://u@a",
-     "http://a:0", "http://a:", "http://a.", "http://a b", "http://ä", "http://a,http://b", "*"],
-)  # fmt: skip
-def test_what_is_no_origin_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(InvalidParameter, match=r"^'.*' is no origin; write scheme, host and port, such as http://loc"):
-        named_origins([text])
+def test_what_is_no_origin_is_refused_in_one_line() -> None:
+    for text in [
+        "", "null", "localhost", "localhost:1", "//a", "ftp://a", "http://", "http://a/b", "http://a?b", "http://u@a",
+        "http://a:0", "http://a:", "http://a.", "http://a b", "http://ä", "http://a,http://b", "*",
+    ]:  # fmt: skip
+        with pytest.raises(
+            InvalidParameter, match=r"^'.*' is no origin; write scheme, host and port, such as http://loc"
+        ):
+            named_origins([text])
 
 
 def test_a_refused_origin_is_repeated_in_part_only() -> None:

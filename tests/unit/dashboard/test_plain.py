@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import string
 
-import pytest
-
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.text import one_line
 
@@ -29,12 +27,12 @@ def test_no_sign_that_markdown_could_act_on_is_left() -> None:
     assert not re.search(signs, re.sub(rf"\\{signs}", "", plain(EVERY)))
 
 
-@pytest.mark.parametrize("text", [":material/home:", ":red[x]", ":smile:", "http://evil.example", "www.x.example"])
-def test_icons_and_addresses_are_broken_up(text: str) -> None:
-    assert JOINER in plain(text) or "\\[" in plain(text)
+def test_icons_and_addresses_are_broken_up() -> None:
+    for text in [":material/home:", ":red[x]", ":smile:", "http://evil.example", "www.x.example"]:
+        assert JOINER in plain(text) or "\\[" in plain(text)
 
 
-@pytest.mark.parametrize("quantity", ["17.4 ms", "2 MiB", "95.2 GB/s", "85.7 %", "± 3.1 %", "1.20 ×"])
-def test_no_line_ends_between_a_number_and_its_unit(quantity: str) -> None:
-    assert " " not in seen(prose(quantity))
-    assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    for quantity in ["17.4 ms", "2 MiB", "95.2 GB/s", "85.7 %", "± 3.1 %", "1.20 ×"]:
+        assert " " not in seen(prose(quantity))
+        assert seen(prose(f"{quantity} of 3 steps")).endswith(" of 3 steps")

@@ -69,7 +69,9 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "copy"
-        shutil.copytree(ROOT / "pinscope", self.root / "pinscope")  # with what is compiled already
+        shutil.copytree(  # with what is compiled already
+            ROOT / "pinscope", self.root / "pinscope", ignore=shutil.ignore_patterns("notebooks")
+        )
         shutil.copytree(ROOT / ".streamlit", self.root / ".streamlit")
         for name in ("app.py", "pyproject.toml"):
             shutil.copy(ROOT / name, self.root)

@@ -8,28 +8,26 @@ import pytest
 
 from pinscope.errors import InvalidParameter, UnknownName
 from pinscope.experiments.bandwidth.experiment import BandwidthParams
-from pinscope.experiments.contract import Params
 from pinscope.experiments.overlap.experiment import OverlapParams, recipes
 from pinscope.experiments.registry import EXPERIMENTS, find
-from pinscope.records.run import LabKind
 
 PRESETS = [
     (entry.experiment.Params, lab, quick) for entry in EXPERIMENTS for lab in ("cuda", "host") for quick in (0, 1)
 ]
 
 
-@pytest.mark.parametrize(("params", "lab", "quick"), PRESETS)
-def test_every_preset_is_valid_and_survives_json(params: type[Params], lab: LabKind, quick: bool) -> None:
-    preset = params.preset(lab, bool(quick))
-    assert params.model_validate(preset.model_dump(mode="json")) == preset
+def test_every_preset_is_valid_and_survives_json() -> None:
+    for params, lab, quick in PRESETS:
+        preset = params.preset(lab, bool(quick))
+        assert params.model_validate(preset.model_dump(mode="json")) == preset
 
 
-@pytest.mark.parametrize("entry", EXPERIMENTS, ids=lambda entry: entry.experiment.name)
-def test_every_parameter_has_words_for_the_form(entry: Any) -> None:
-    for name, field in entry.experiment.Params.model_fields.items():
-        assert field.title, name
-        assert field.description, name
-        assert field.description.endswith("."), name
+def test_every_parameter_has_words_for_the_form() -> None:
+    for entry in EXPERIMENTS:
+        for name, field in entry.experiment.Params.model_fields.items():
+            assert field.title, name
+            assert field.description, name
+            assert field.description.endswith("."), name
 
 
 def test_sizes_take_units_and_lists_and_come_out_ascending_and_once() -> None:
@@ -56,9 +54,8 @@ def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
     assert len(chosen) == 6
 
 
-@pytest.mark.parametrize(
-    ("experiment", "name", "value", "complaint"),
-    [
+def test_bad_values_are_refused_in_one_line_that_names_the_parameter() -> None:
+    for experiment, name, value, complaint in [
         ("bandwidth", "sizes", "-4KiB", ".*greater than 0"),
         ("bandwidth", "sizes", "4KiB,-1", ".*greater than 0"),
         ("bandwidth", "sizes", "", "needs at least one value"),
@@ -90,14 +87,10 @@ def test_deeper_rings_are_measured_with_the_full_recipe_alone() -> None:
         ("access", "size", 3 * 2**20, ""),
         ("access", "spacings", "3", ""),
         ("access", "ways", "teleport", ""),
-    ],
-)
-def test_bad_values_are_refused_in_one_line_that_names_the_parameter(
-    experiment: str, name: str, value: object, complaint: str
-) -> None:
-    with pytest.raises(InvalidParameter, match=f"^{name}.*?: {complaint}") as caught:
-        find(experiment).experiment.Params.preset("cuda", True).with_overrides({name: value})
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(InvalidParameter, match=f"^{name}.*?: {complaint}") as caught:
+            find(experiment).experiment.Params.preset("cuda", True).with_overrides({name: value})
+        assert "\n" not in str(caught.value)
 
 
 def test_a_parameter_that_there_is_none_of_is_refused_with_those_there_are() -> None:
@@ -105,9 +98,9 @@ def test_a_parameter_that_there_is_none_of_is_refused_with_those_there_are() -> 
         BandwidthParams.preset("host", True).with_overrides({"colour": "red"})
 
 
-@pytest.mark.parametrize(
-    ("experiment", "chosen", "smallest"),
-    [
+def test_a_run_that_does_not_fit_becomes_smaller_down_to_a_limit() -> None:
+    """Each is valid: parameters are checked as they are made."""
+    for experiment, chosen, smallest in [
         ("bandwidth", {}, {"sizes": (2**12,)}),
         ("overlap", {}, {"chunk": 4 * 2**20}),
         ("registration", {}, {"buffer": 2 * 2**20}),
@@ -115,14 +108,9 @@ def test_a_parameter_that_there_is_none_of_is_refused_with_those_there_are() -> 
         ("while_serving", {}, {"size": 64 * 2**20}),
         ("pressure", {}, {"cap": 64 * 2**20, "file": 16 * 2**20}),
         ("pressure", {"group": "limited"}, {"limit": 256 * 2**20}),
-    ],
-)
-def test_a_run_that_does_not_fit_becomes_smaller_down_to_a_limit(
-    experiment: str, chosen: dict[str, str], smallest: dict[str, object]
-) -> None:
-    """Each is valid: parameters are checked as they are made."""
-    params: Any = find(experiment).experiment.Params.preset("cuda", False).with_overrides(chosen)
-    while (smaller := params.smaller()) is not None:
-        assert smaller != params
-        params = smaller
-    assert {name: getattr(params, name) for name in smallest} == smallest
+    ]:
+        params: Any = find(experiment).experiment.Params.preset("cuda", False).with_overrides(chosen)
+        while (smaller := params.smaller()) is not None:
+            assert smaller != params
+            params = smaller
+        assert {name: getattr(params, name) for name in smallest} == smallest

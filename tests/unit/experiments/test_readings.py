@@ -266,10 +266,10 @@ def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:
     assert all(0 <= cell <= 1 for cell in shares if isinstance(cell, float))
 
 
-@pytest.mark.parametrize(("seconds", "found"), [(2.1, False), (2.2, False), (2.3, False), (3.5, True)])
-def test_what_is_no_slower_than_a_recipe_that_hides_nothing_costs_nothing(seconds: float, found: bool) -> None:
-    rows = passes_of(2.2) + passes_of(seconds, separate_stream=False)
-    assert ("ingredient-missing" in overlap_findings(rows)) == found
+def test_what_is_no_slower_than_a_recipe_that_hides_nothing_costs_nothing() -> None:
+    for seconds, found in [(2.1, False), (2.2, False), (2.3, False), (3.5, True)]:
+        rows = passes_of(2.2) + passes_of(seconds, separate_stream=False)
+        assert ("ingredient-missing" in overlap_findings(rows)) == found
 
 
 def test_a_missing_ingredient_whose_cost_noise_may_have_made_is_none() -> None:

@@ -21,9 +21,8 @@ from tests.unit.experiments.registration.test_arithmetic import rows as registra
 WHOLE = row("thp_register", 0.4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "verdict"),
-    [
+def test_the_way_to_pin_is_said_of_what_was_measured() -> None:
+    for rows, verdict in [
         ([USUAL, WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB in one piece 400 ms, "
          "cudaHostAlloc 4.80 s."),
         ([WHOLE], "Touch huge pages with 8 threads, then register once: 16 GiB in one piece takes 400 ms."),
@@ -33,10 +32,8 @@ WHOLE = row("thp_register", 0.4)
          "CUDA does not take memory as pinned that was registered: pin with cudaHostAlloc."),
         ([row("host_alloc_chunks", 4.0)], "One cudaHostAlloc for each 1 GiB: pinning 16 GiB takes 4.00 s."),
         ([idle()], None),
-    ],
-)  # fmt: skip
-def test_the_way_to_pin_is_said_of_what_was_measured(rows: list[dict[str, Any]], verdict: str | None) -> None:
-    assert read(rows).verdict == verdict
+    ]:  # fmt: skip
+        assert read(rows).verdict == verdict
 
 
 def test_page_tables_say_where_they_are_paid_for_and_what_came_back() -> None:
@@ -84,9 +81,8 @@ def held(amount: Any, samples: int = 60) -> str | None:
     return read_run(run(), rows).verdict
 
 
-@pytest.mark.parametrize(
-    ("amount", "verdict"),
-    [
+def test_a_timeline_says_how_much_by_whom_and_whether_it_grew() -> None:
+    for amount, verdict in [
         (lambda n: 0, "Nothing was pinned in 59.0 s."),
         (lambda n: 8192, "Pinned memory was at most 8 KiB in 59.0 s."),
         (lambda n: 8 * GIB, "Pinned memory stayed near 8 GiB for 59.0 s, python (pid 7) had 8 GiB."),
@@ -96,10 +92,8 @@ def held(amount: Any, samples: int = 60) -> str | None:
          "Pinned memory fell from 3 GiB to 1 GiB in 59.0 s, python (pid 7) had 1 GiB."),
         (lambda n: (9 if n == 5 else 1) * GIB,
          "Pinned memory peaked at 9 GiB after 5.00 s (end: 1 GiB), python (pid 7) had 9 GiB."),
-    ],
-)  # fmt: skip
-def test_a_timeline_says_how_much_by_whom_and_whether_it_grew(amount: Any, verdict: str) -> None:
-    assert held(amount) == verdict
+    ]:  # fmt: skip
+        assert held(amount) == verdict
 
 
 def test_where_mlock_holds_all_there_is_verdict_and_headline_say_so() -> None:

@@ -84,18 +84,15 @@ def test_the_page_tables_of_touched_memory_are_8_bytes_a_page(lab: HostModelLab)
     )
 
 
-@pytest.mark.parametrize(
-    ("backing", "nbytes", "pages", "why"),
-    [
+def test_missing_huge_pages_are_told_with_what_to_do() -> None:
+    for backing, nbytes, pages, why in [
         ("hugetlb", 16 * MIB, NONE_RESERVED, r"takes 8 page\(s\) of 2 MiB, and 3 of 5 are free.*nr_hugepages=10$"),
         ("hugetlb", 1, NO_HUGETLB, "no hugetlb pages"),
         ("thp", 1, NO_HUGETLB, "is not there"),
         ("thp", 1, NONE_RESERVED, r"off here \(never\)"),
-    ],
-)
-def test_missing_huge_pages_are_told_with_what_to_do(backing: Backing, nbytes: int, pages: HugePages, why: str) -> None:
-    assert re.search(why, why_not_backing(backing, nbytes, pages) or "")
-    assert why_not_backing("hugetlb", 6 * MIB, NONE_RESERVED) is None
+    ]:
+        assert re.search(why, why_not_backing(backing, nbytes, pages) or "")
+        assert why_not_backing("hugetlb", 6 * MIB, NONE_RESERVED) is None
 
 
 @pytest.mark.parametrize(

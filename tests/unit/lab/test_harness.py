@@ -193,12 +193,11 @@ def covered(noise: Noise, precision: Precision, pace: float) -> float:
     return right / TRIALS
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("asked", ASKED)
-def test_at_least_94_percent_of_intervals_hold_the_true_median(asked: str, shape: str) -> None:
+def test_at_least_94_percent_of_intervals_hold_the_true_median() -> None:
     """At the default precisions, with repeats so long that the time limit may end them too."""
-    precision = ASKED[asked]
-    assert covered(SHAPES[shape], precision, pace=precision.seconds / 25) >= 0.94
+    for shape in SHAPES.values():
+        for precision in ASKED.values():
+            assert covered(shape, precision, pace=precision.seconds / 25) >= 0.94
 
 
 def test_states_that_last_for_two_repeats_are_still_covered_and_long_ones_are_not() -> None:
@@ -233,19 +232,16 @@ def gpu(free: int | None) -> Device:
 GPU = gpu(80 * GIB)
 
 
-@pytest.mark.parametrize(
-    ("where", "expected", "name"),
-    [
+def test_what_cuda_may_pin_is_a_share_of_the_tightest_host_limit() -> None:
+    for where, expected, name in [
         (limits(), 32 * GIB, "available on the host"),
         (limits(cgroup=8 * GIB), 4 * GIB, "left in the cgroup"),
         (limits(available=4 * GIB, cgroup=8 * GIB), 2 * GIB, "available on the host"),
         (limits(memlock=64 * MIB), 32 * GIB, "available on the host"),
         (limits(available=0), 0, "available on the host"),
-    ],
-)
-def test_what_cuda_may_pin_is_a_share_of_the_tightest_host_limit(where: Limits, expected: int, name: str) -> None:
-    assert safe_pinned_bytes(where, "cuda") == expected
-    assert binding_limit(where, "cuda") == name
+    ]:
+        assert safe_pinned_bytes(where, "cuda") == expected
+        assert binding_limit(where, "cuda") == name
 
 
 def test_what_the_host_model_may_lock_is_also_bound_by_rlimit_memlock_less_its_own_staging() -> None:
@@ -269,9 +265,8 @@ def test_what_is_called_safe_passes_and_a_byte_more_is_refused(
         check_budget(needs(pinned=safe + 1 + 8 * (safe == 0)), where, device, lab)
 
 
-@pytest.mark.parametrize(
-    ("budget", "where", "lab", "words"),
-    [
+def test_a_refusal_says_need_safe_share_binding_limit_and_advice_in_one_line() -> None:
+    for budget, where, lab, words in [
         (
             needs(pinned=6 * GIB), limits(cgroup=8 * GIB), "cuda",
             r"^the run needs 6 GiB of pinned memory, but only 4 GiB is safe here: 50.0 % of 8 GiB left in the cgroup; "
@@ -280,15 +275,11 @@ def test_what_is_called_safe_passes_and_a_byte_more_is_refused(
         (needs(pinned=64 * MIB), limits(memlock=8 * MIB), "host", r"of locked memory, .*MEMLOCK; raise it \(ulimit -l"),
         (needs(4 * GIB, 5 * GIB), limits(10 * GIB), "cuda", "needs 9 GiB of host memory, but only 8 GiB is safe"),
         (needs(device=65 * GIB), limits(), "cuda", "needs 65 GiB of GPU .* 64 GiB is safe .* 80 GiB free on GPU 3"),
-    ],
-)  # fmt: skip
-def test_a_refusal_says_need_safe_share_binding_limit_and_advice_in_one_line(
-    budget: Budget, where: Limits, lab: LabKind, words: str
-) -> None:
-    with pytest.raises(NotEnoughMemory, match=words) as refusal:
-        check_budget(budget, where, GPU if lab == "cuda" else None, lab)
-    assert "\n" not in str(refusal.value)
-    assert refusal.value.exit_code == 3
+    ]:  # fmt: skip
+        with pytest.raises(NotEnoughMemory, match=words) as refusal:
+            check_budget(budget, where, GPU if lab == "cuda" else None, lab)
+        assert "\n" not in str(refusal.value)
+        assert refusal.value.exit_code == 3
 
 
 def test_what_just_fits_host_and_gpu_passes() -> None:

@@ -22,14 +22,14 @@ def by_definition(pattern: Pattern, count: int) -> np.ndarray:
     return BLOCK.words[positions] ^ np.uint64(pattern.key)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("offset", [0, 1, BLOCK_WORDS - 1])
-def test_laid_words_follow_the_definition_and_check_as_right(count: int, offset: int) -> None:
-    words = np.zeros(count, dtype=np.uint64)
-    pattern = Pattern(offset, 0x1234_5678_9ABC_DEF0)
-    BLOCK.lay(words, pattern)
-    assert np.array_equal(words, by_definition(pattern, count))
-    assert BLOCK.count_wrong(words, pattern) == 0
+def test_laid_words_follow_the_definition_and_check_as_right() -> None:
+    for count in COUNTS:
+        for offset in [0, 1, BLOCK_WORDS - 1]:
+            words = np.zeros(count, dtype=np.uint64)
+            pattern = Pattern(offset, 0x1234_5678_9ABC_DEF0)
+            BLOCK.lay(words, pattern)
+            assert np.array_equal(words, by_definition(pattern, count))
+            assert BLOCK.count_wrong(words, pattern) == 0
 
 
 @given(OFFSETS, KEYS, st.sets(st.integers(0, 199_999), max_size=20))
@@ -66,12 +66,12 @@ def test_the_block_repeats_at_no_power_of_two() -> None:
     assert all(BLOCK_WORDS % divisor for divisor in range(2, int(BLOCK_WORDS**0.5) + 1))
 
 
-@pytest.mark.parametrize(("nbytes", "count"), [(8, 1), (8, 4), (4096, 3), (10 * 4096 + 8, 3), (2**20, 7)])
-def test_stretches_cover_every_byte_once_and_are_no_more_than_threads(nbytes: int, count: int) -> None:
-    parts = stretches(nbytes, count)
-    assert len(parts) <= count
-    assert [at for at, _ in parts] == [0, *np.cumsum([length for _, length in parts])[:-1]]
-    assert sum(length for _, length in parts) == nbytes
+def test_stretches_cover_every_byte_once_and_are_no_more_than_threads() -> None:
+    for nbytes, count in [(8, 1), (8, 4), (4096, 3), (10 * 4096 + 8, 3), (2**20, 7)]:
+        parts = stretches(nbytes, count)
+        assert len(parts) <= count
+        assert [at for at, _ in parts] == [0, *np.cumsum([length for _, length in parts])[:-1]]
+        assert sum(length for _, length in parts) == nbytes
 
 
 @pytest.mark.parametrize("count", [1, 3])

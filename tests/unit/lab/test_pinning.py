@@ -37,19 +37,19 @@ def pinner(name: str, calls: Driver, chunk: int | None = TOUCH_BYTES, threads: i
     return Pinner(strategy._replace(backing=backing), calls, chunk, threads)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_pins_all_of_it_in_order_and_gives_all_of_it_back(name: str) -> None:
-    calls, strategy = Driver(), STRATEGIES[name]
-    with pinner(name, calls, chunk=TOUCH_BYTES + 3 * PAGE).pinned(SIZE) as held:
-        assert sum(length for _, length in held.pieces) == SIZE == sum(calls.held.values())
-        assert (len(held.pieces) > 1) == strategy.chunked
-        assert held.pin_seconds >= 0
-        if strategy.backing:
-            assert all(start + length == after for (start, length), (after, _) in pairwise(held.pieces))
-        if strategy.touched:
-            assert calls.untouched == 0
-            assert (held.touch_seconds is None) == (name == "thp_pipeline")
-    assert calls.held == {}
+def test_every_strategy_pins_all_of_it_in_order_and_gives_all_of_it_back() -> None:
+    for name in STRATEGIES:
+        calls, strategy = Driver(), STRATEGIES[name]
+        with pinner(name, calls, chunk=TOUCH_BYTES + 3 * PAGE).pinned(SIZE) as held:
+            assert sum(length for _, length in held.pieces) == SIZE == sum(calls.held.values())
+            assert (len(held.pieces) > 1) == strategy.chunked
+            assert held.pin_seconds >= 0
+            if strategy.backing:
+                assert all(start + length == after for (start, length), (after, _) in pairwise(held.pieces))
+            if strategy.touched:
+                assert calls.untouched == 0
+                assert (held.touch_seconds is None) == (name == "thp_pipeline")
+        assert calls.held == {}
 
 
 def test_an_untouched_strategy_leaves_touching_to_the_call() -> None:
@@ -59,13 +59,13 @@ def test_an_untouched_strategy_leaves_touching_to_the_call() -> None:
     assert calls.untouched == 1
 
 
-@pytest.mark.parametrize("name", [name for name, strategy in STRATEGIES.items() if strategy.chunked])
-def test_what_was_pinned_is_undone_when_a_later_piece_is_refused(name: str) -> None:
-    calls = Driver(fail_at=2)
-    with pytest.raises(MeasurementFailed, match="refused"), pinner(name, calls).pinned(SIZE):
-        pass
-    assert calls.held == {}
-    assert {"unregister", "free"} & set(calls.calls)
+def test_what_was_pinned_is_undone_when_a_later_piece_is_refused() -> None:
+    for name in [name for name, strategy in STRATEGIES.items() if strategy.chunked]:
+        calls = Driver(fail_at=2)
+        with pytest.raises(MeasurementFailed, match="refused"), pinner(name, calls).pinned(SIZE):
+            pass
+        assert calls.held == {}
+        assert {"unregister", "free"} & set(calls.calls)
 
 
 def test_memory_is_unpinned_before_it_is_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,16 +107,16 @@ def pinned(
         yield pieces.chunk, sorted((address - memory.address, length) for address, length in driver.held.items())
 
 
-@pytest.mark.parametrize("longest_wait", [2e-4, 5e-4, 1e-3, 1.5e-3])
-def test_no_call_takes_longer_than_the_limit_and_twice_the_length_would_exceed_its_share(longest_wait: float) -> None:
-    driver = Driver()
-    with pinned(driver, longest_wait) as (chunk, pieces):
-        assert chunk / RATE <= SHARE * longest_wait < 2 * chunk / RATE
-        assert {length for _, length in pieces} == {chunk}
-        assert sum(length for _, length in pieces) == GENTLE_SIZE
-    assert max(seconds for call in ("register", "unregister") for _, seconds in driver.of(call)) <= longest_wait
-    assert driver.untouched == 0
-    assert driver.held == {}
+def test_no_call_takes_longer_than_the_limit_and_twice_the_length_would_exceed_its_share() -> None:
+    for longest_wait in [2e-4, 5e-4, 1e-3, 1.5e-3]:
+        driver = Driver()
+        with pinned(driver, longest_wait) as (chunk, pieces):
+            assert chunk / RATE <= SHARE * longest_wait < 2 * chunk / RATE
+            assert {length for _, length in pieces} == {chunk}
+            assert sum(length for _, length in pieces) == GENTLE_SIZE
+        assert max(seconds for call in ("register", "unregister") for _, seconds in driver.of(call)) <= longest_wait
+        assert driver.untouched == 0
+        assert driver.held == {}
 
 
 def test_a_generous_limit_still_leaves_eight_pieces_with_a_pause_after_each_call_in_which_others_go_first() -> None:
@@ -189,10 +189,11 @@ def test_what_was_pinned_is_undone_when_a_piece_is_refused() -> None:
 
 
 def test_the_array_is_registered_as_asked_and_says_to_what_multiples_a_copy_must_keep() -> None:
-    for chunk, limit, pieces, kept in (
+    for chunk, limit, pieces, kept in [
         (None, None, [8 * MIB], None), ("3MiB", None, [3 * MIB, 3 * MIB, 2 * MIB], 3 * MIB),
-        (2 * MIB, None, [2 * MIB] * 4, 2 * MIB), ("1GiB", None, [8 * MIB], 2**30), ("auto", 10, [2 * MIB] * 4, 2 * MIB),
-    ):  # fmt: skip
+        (2 * MIB, None, [2 * MIB] * 4, 2 * MIB), ("1GiB", None, [8 * MIB], 2**30),
+        ("auto", 10, [2 * MIB] * 4, 2 * MIB),
+    ]:  # fmt: skip
         calls = Driver()
         array = pinned_empty("8MiB", chunk=chunk, longest_wait=limit, calls=calls)
         assert list(calls.held.values()) == pieces
@@ -324,9 +325,8 @@ print(len(calls.held))
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
+def test_sizes_that_make_no_sense_are_refused_in_one_line() -> None:
+    for arguments, complaint in [
         ({}, "give nbytes or shape"),
         ({"nbytes": 0}, "positive multiple of 1"),
         ({"nbytes": "much"}, "is not a size"),
@@ -343,12 +343,10 @@ print(len(calls.held))
         ({"nbytes": MIB, "strategy": "thp_register", "chunk": MIB}, "in chunks; those that do: touch_register_chunks,"),
         ({"nbytes": MIB, "strategy": "host_alloc_chunks", "chunk": MIB}, "does not pin in chunks"),
         ({"nbytes": MIB, "strategy": "fastest"}, "'fastest' does not pin in one piece"),
-    ],
-)
-def test_sizes_that_make_no_sense_are_refused_in_one_line(arguments: dict[str, object], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint) as caught:
-        pinned_empty(calls=Driver(), **arguments)  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(InvalidParameter, match=complaint) as caught:
+            pinned_empty(calls=Driver(), **arguments)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
 
 
 def test_more_than_is_safe_is_refused_with_the_numbers_before_anything_is_touched() -> None:

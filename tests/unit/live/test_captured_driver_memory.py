@@ -28,9 +28,8 @@ def holder(found: Snapshot, pid: int) -> Holder:
     return next(one for one in found.holders if one.pid == pid)
 
 
-@pytest.mark.parametrize(
-    ("pid", "host_alloc", "driver_memory"),
-    [
+def test_each_kind_of_memory_is_right_to_the_page(found: Snapshot) -> None:
+    for pid, host_alloc, driver_memory in [
         (NOTHING, 0, 0),
         (ALLOCATED, 65 * MIB + 2 * PAGE, 0),
         (WRITE_COMBINED, 0, 66 * MIB + 3 * PAGE),
@@ -39,15 +38,11 @@ def holder(found: Snapshot, pid: int) -> Holder:
         (POOL, 0, 98 * MIB),  # 69 MiB + 6 pages, in the pool's steps of 32 MiB, and 2 MiB of the pool's own
         (ORPHAN, 70 * MIB + 7 * PAGE, 0),
         (TORCH, 36 * MIB, 0),  # 20 MiB + 1 B, rounded up by PyTorch, and two chunks for small requests
-    ],
-)
-def test_each_kind_of_memory_is_right_to_the_page(
-    found: Snapshot, pid: int, host_alloc: int, driver_memory: int
-) -> None:
-    one = holder(found, pid)
-    assert (one.host_alloc_bytes, one.driver_memory_bytes) == (host_alloc, driver_memory)
-    assert one.context_pinned_bytes == 8 * MIB
-    assert not {"host_alloc_bytes", "driver_memory_bytes"} & one.estimates.keys()
+    ]:
+        one = holder(found, pid)
+        assert (one.host_alloc_bytes, one.driver_memory_bytes) == (host_alloc, driver_memory)
+        assert one.context_pinned_bytes == 8 * MIB
+        assert not {"host_alloc_bytes", "driver_memory_bytes"} & one.estimates.keys()
 
 
 def test_all_that_is_pinned_on_the_host_is_explained_to_the_page(found: Snapshot) -> None:

@@ -38,18 +38,20 @@ def test_everybody_who_held_something_or_had_a_context_is_there(found: Snapshot)
     assert found.unreadable == ()
 
 
-@pytest.mark.parametrize(
-    ("pid", "size", "count"),
-    [(ALLOCATED, 68_161_536, 1), (MAPPED, 70_266_880, 1), (PARENT, 73_424_896, 1), (TORCH, 33_554_432, 3)],
-)
-def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot, pid: int, size: int, count: int) -> None:
-    one = holder(found, pid)
-    assert (one.allocations[0].size_bytes, one.allocations[0].count) == (size, count)
-    drivers = sum(each.size_bytes * each.count for each in one.allocations[1:])
-    assert one.host_alloc_bytes == size * count + drivers
-    assert drivers == (2 * MIB if pid == TORCH else 0)  # a chunk for small requests
-    assert one.context_pinned_bytes == DRIVERS_OWN_BYTES
-    assert "host_alloc_bytes" not in one.estimates
+def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot) -> None:
+    for pid, size, count in [
+        (ALLOCATED, 68_161_536, 1),
+        (MAPPED, 70_266_880, 1),
+        (PARENT, 73_424_896, 1),
+        (TORCH, 33_554_432, 3),
+    ]:
+        one = holder(found, pid)
+        assert (one.allocations[0].size_bytes, one.allocations[0].count) == (size, count)
+        drivers = sum(each.size_bytes * each.count for each in one.allocations[1:])
+        assert one.host_alloc_bytes == size * count + drivers
+        assert drivers == (2 * MIB if pid == TORCH else 0)  # a chunk for small requests
+        assert one.context_pinned_bytes == DRIVERS_OWN_BYTES
+        assert "host_alloc_bytes" not in one.estimates
 
 
 def test_what_pytorch_rounds_up_is_marked(found: Snapshot) -> None:

@@ -36,19 +36,15 @@ def test_a_host_in_order_gets_no_finding() -> None:
 MIG = MigInstance(uuid="MIG-1", gpu_instance=1, memory_total_bytes=GIB, memory_used_bytes=0, copy_engines=1, missing={})
 
 
-@pytest.mark.parametrize(
-    "seen",
-    [
+def test_what_may_be_well_is_no_finding() -> None:
+    for seen in [
         snapshot(holders=(holder(parent_pid=1),)),
         snapshot(holders=(holder(locked_bytes=GIB),)),
         snapshot(host=host(driver_memory_bytes=200 * GIB)),  # a file system's cache, compressed swap, a balloon
         snapshot(devices=(device(unattributed_bytes=4 * GIB, mig=(MIG,)),)),
         snapshot(devices=(device(link=link(kind="nvlink-c2c", generation_now=None, width_now=None)),)),
-    ],
-    ids=["no parent", "locked by a CUDA program", "in no account of the kernel", "in parts", "no PCIe"],
-)
-def test_what_may_be_well_is_no_finding(seen: Snapshot) -> None:
-    assert snapshot_findings(seen) == ()
+    ]:
+        assert snapshot_findings(seen) == ()
 
 
 def test_nothing_known_is_nothing_found() -> None:
@@ -58,16 +54,19 @@ def test_nothing_known_is_nothing_found() -> None:
     assert snapshot_findings(snapshot(host=bare, holders=(unknown,), devices=(dark,))) == ()
 
 
-@pytest.mark.parametrize(
-    ("pinned", "available", "severity"),
-    [(128, 300, "note"), (200, 200, "note"), (201, 200, "warning"), (410, 60, "critical"), (200, 20, "critical")],
-)
-def test_the_pinned_share_of_ram_is_judged_by_what_is_left_too(pinned: int, available: int, severity: str) -> None:
-    totals = host(pinned_bytes=pinned * GIB, available_bytes=available * GIB)
-    finding = found(snapshot(host=totals))["pinned-share-of-ram"]
-    assert finding.severity == severity
-    assert values(finding)["Share of it"] == pinned / 512
-    assert values(finding)["Held by python (pid 4711)"] == 16 * GIB
+def test_the_pinned_share_of_ram_is_judged_by_what_is_left_too() -> None:
+    for pinned, available, severity in [
+        (128, 300, "note"),
+        (200, 200, "note"),
+        (201, 200, "warning"),
+        (410, 60, "critical"),
+        (200, 20, "critical"),
+    ]:
+        totals = host(pinned_bytes=pinned * GIB, available_bytes=available * GIB)
+        finding = found(snapshot(host=totals))["pinned-share-of-ram"]
+        assert finding.severity == severity
+        assert values(finding)["Share of it"] == pinned / 512
+        assert values(finding)["Held by python (pid 4711)"] == 16 * GIB
 
 
 def test_where_the_kernel_counts_no_pins_what_the_holders_explain_is_judged() -> None:
@@ -75,14 +74,16 @@ def test_where_the_kernel_counts_no_pins_what_the_holders_explain_is_judged() ->
     assert values(found(snapshot(host=totals))["pinned-share-of-ram"])["Pinned"] == 300 * GIB
 
 
-@pytest.mark.parametrize(
-    ("held", "available", "severity"),
-    [(60, 300, "note"), (300, 100, "warning"), (60, 20, "note"), (130, 20, "critical")],
-)
-def test_driver_memory_is_a_finding_of_its_own_with_its_own_share(held: int, available: int, severity: str) -> None:
-    totals = host(driver_memory_bytes=(held + 5) * GIB, available_bytes=available * GIB)
-    seen = snapshot(host=totals, holders=(holder(driver_memory_bytes=held * GIB),))
-    assert [(one.rule, one.severity) for one in snapshot_findings(seen)] == [("driver-memory", severity)]
+def test_driver_memory_is_a_finding_of_its_own_with_its_own_share() -> None:
+    for held, available, severity in [
+        (60, 300, "note"),
+        (300, 100, "warning"),
+        (60, 20, "note"),
+        (130, 20, "critical"),
+    ]:
+        totals = host(driver_memory_bytes=(held + 5) * GIB, available_bytes=available * GIB)
+        seen = snapshot(host=totals, holders=(holder(driver_memory_bytes=held * GIB),))
+        assert [(one.rule, one.severity) for one in snapshot_findings(seen)] == [("driver-memory", severity)]
 
 
 @pytest.mark.parametrize(("left", "severity"), [(2 * GIB, "warning"), (GIB // 2, "critical")])

@@ -137,9 +137,8 @@ def series(*amounts: int | None) -> list[Sample]:
     return samples
 
 
-@pytest.mark.parametrize(
-    ("amounts", "grows"),
-    [
+def test_a_process_grows_if_it_takes_more_and_more_and_gives_nothing_back() -> None:
+    for amounts, grows in [
         ((1, 2, 3, 4, 5, 6), True),
         ((1, 1, 2, 2, 3, 3, 4, 4, 5, 5), True),
         ((1, 2, None, 3, 4, 5, 6), True),  # a sample without it tells nothing
@@ -149,12 +148,8 @@ def series(*amounts: int | None) -> list[Sample]:
         ((1, 1, 1, 1, 2, 2), False),  # once is not growth
         ((1, 2, 3, 4, 5, None), False),  # not there any more, or small beside the others
         ((), False),
-    ],
-)
-def test_a_process_grows_if_it_takes_more_and_more_and_gives_nothing_back(
-    amounts: tuple[int | None, ...], grows: bool
-) -> None:
-    assert growing(series(*amounts)) == (frozenset({1}) if grows else frozenset())
+    ]:
+        assert growing(series(*amounts)) == (frozenset({1}) if grows else frozenset())
 
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

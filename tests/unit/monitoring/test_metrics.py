@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -110,13 +109,13 @@ def test_what_is_not_known_is_left_out_and_never_0() -> None:
     )  # fmt: skip
     gpu = device(link=None, unattributed_bytes=None, busy_share=None)
     exported = samples(snapshot(host=unknown, holders=(process,), devices=(gpu,)))
-    for name in (
+    for name in [
         "pinscope_host_pinned_bytes", "pinscope_host_pinned_explained_bytes", "pinscope_host_pinned_other_bytes",
         "pinscope_host_hugetlb_used_bytes", "pinscope_host_cgroup_limit_bytes", "pinscope_holder_host_alloc_bytes",
         "pinscope_holder_registered_bytes", "pinscope_holder_locked_bytes", "pinscope_holder_gpu_memory_bytes",
         "pinscope_holder_page_table_bytes", "pinscope_gpu_link_generation", "pinscope_gpu_memory_unattributed_bytes",
         "pinscope_gpu_busy_ratio", "pinscope_host_memory_stalled_seconds_total",
-    ):  # fmt: skip
+    ]:  # fmt: skip
         assert name not in exported, name
     assert "pinscope_holder_resident_bytes" in exported
 
@@ -166,9 +165,9 @@ def test_what_cannot_be_read_is_counted_and_not_named() -> None:
     assert "pinscope_gpu_info" not in exported
 
 
-@pytest.mark.parametrize("name", ['a"b\\c', "new\nline", "\x1b[31m", "ümläut", "{}=,", "�"])
-def test_names_from_outside_are_labels_and_nothing_else(name: str) -> None:
-    exported = samples(snapshot(holders=(holder(name=name),)))
-    ((series, value),) = exported["pinscope_holder_host_alloc_bytes"].items()
-    assert dict(series)["name"] == name
-    assert value == 16 * GIB
+def test_names_from_outside_are_labels_and_nothing_else() -> None:
+    for name in ['a"b\\c', "new\nline", "\x1b[31m", "ümläut", "{}=,", "�"]:
+        exported = samples(snapshot(holders=(holder(name=name),)))
+        ((series, value),) = exported["pinscope_holder_host_alloc_bytes"].items()
+        assert dict(series)["name"] == name
+        assert value == 16 * GIB

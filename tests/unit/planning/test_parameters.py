@@ -11,9 +11,8 @@ from tests.data import synthetic
 GIB = 2**30
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
+def test_bad_input_is_one_line_that_says_what_is_allowed() -> None:
+    for name, value, complaint in [
         ("pinned", 0, "pinned: must be greater than 0"),
         ("pinned", "-1GiB", "pinned: must be greater than 0"),
         ("pinned", "much", "'much' is not a size"),
@@ -25,13 +24,11 @@ GIB = 2**30
         ("host_memory", 0, "host_memory: must be greater than 0"),
         ("shared", "perhaps", "shared: must be yes or no"),
         ("page_size", "8KiB", "4KiB, 64KiB or 2MiB"),
-    ],
-)
-def test_bad_input_is_one_line_that_says_what_is_allowed(name: str, value: object, complaint: str) -> None:
-    with pytest.raises(InvalidParameter) as refused:
-        PlanParams().with_overrides({name: value})
-    assert complaint in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ]:
+        with pytest.raises(InvalidParameter) as refused:
+            PlanParams().with_overrides({name: value})
+        assert complaint in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> None:
@@ -49,24 +46,22 @@ def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
     assert PlanParams(gpus=4, all_gpus=8).demand().all_gpus == 8
 
 
-@pytest.mark.parametrize(("given", "pinned", "total"), [
-    ({"pinned": "700G", "processes": 8}, 700 * 10**9, 5600 * 10**9),
-    ({"pinned_total": "1T", "processes": 8}, 125 * 10**9, 10**12),
-    ({"pinned_total": 1000, "processes": 3}, 336, 1008),  # whole words of 8 bytes
-    ({"pinned_total": "1TiB", "processes": 8, "shared": True}, 2**40, 2**40),
-    ({"pinned": 2**20}, 2**20, 2**20),
-])  # fmt: skip
-def test_the_sum_is_spread_over_the_processes_that_hold_memory_of_their_own(
-    given: dict[str, object], pinned: int, total: int
-) -> None:
-    demand = PlanParams().with_overrides(given).demand()
-    assert (demand.pinned_bytes, demand.total_bytes, demand.asked) == (pinned, total, pinned)
+def test_the_sum_is_spread_over_the_processes_that_hold_memory_of_their_own() -> None:
+    for given, pinned, total in [
+        ({"pinned": "700G", "processes": 8}, 700 * 10**9, 5600 * 10**9),
+        ({"pinned_total": "1T", "processes": 8}, 125 * 10**9, 10**12),
+        ({"pinned_total": 1000, "processes": 3}, 336, 1008),  # whole words of 8 bytes
+        ({"pinned_total": "1TiB", "processes": 8, "shared": True}, 2**40, 2**40),
+        ({"pinned": 2**20}, 2**20, 2**20),
+    ]:
+        demand = PlanParams().with_overrides(given).demand()
+        assert (demand.pinned_bytes, demand.total_bytes, demand.asked) == (pinned, total, pinned)
 
 
-@pytest.mark.parametrize(("through", "pinned"), [("any", 40), ("cuda", 40), ("pytorch", 64), ("cupy", 64)])
-def test_what_a_library_rounds_up_is_what_is_pinned(through: str, pinned: int) -> None:
-    demand = PlanParams().with_overrides({"pinned": "40GiB", "through": through}).demand()
-    assert (demand.pinned_bytes, demand.asked_bytes) == (pinned * GIB, 40 * GIB)
+def test_what_a_library_rounds_up_is_what_is_pinned() -> None:
+    for through, pinned in [("any", 40), ("cuda", 40), ("pytorch", 64), ("cupy", 64)]:
+        demand = PlanParams().with_overrides({"pinned": "40GiB", "through": through}).demand()
+        assert (demand.pinned_bytes, demand.asked_bytes) == (pinned * GIB, 40 * GIB)
 
 
 def test_the_command_says_what_is_not_usual() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
-from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, Through, make_plan, safety_of
+from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, make_plan, safety_of
 from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices
 from pinscope.planning.reading import read_plan
 from pinscope.records.run import Finding
@@ -62,23 +62,18 @@ def test_a_tebibyte_takes_what_the_usual_arithmetic_says(size: int, entries: int
     assert rows[name][1:3] == (entries, table)
 
 
-@pytest.mark.parametrize(
-    ("processes", "gpus", "all_gpus", "each", "owner", "contexts"),
-    [
+def test_each_process_pays_on_each_of_its_gpus_and_one_owner_on_its_own_alone() -> None:
+    for processes, gpus, all_gpus, each, owner, contexts in [
         (4, 1, 1, (64, 64), (16, 16), 4),  # as an H200 showed
         (8, 1, 8, (16, 128), (16, 16), 8),
         (2, 1, 8, (16, 32), (16, 16), 2),  # GPUs that no process uses cost nothing
         (8, 8, 8, (128, 1024), (16, 128), 64),
         (5, 1, 2, (48, 80), (16, 16), 5),  # the busiest GPU counts
-    ],
-)
-def test_each_process_pays_on_each_of_its_gpus_and_one_owner_on_its_own_alone(
-    processes: int, gpus: int, all_gpus: int, each: tuple[int, int], owner: tuple[int, int], contexts: int
-) -> None:
-    made = plan(8 * GIB, processes, gpus, all_gpus, shared=True)
-    for sharing, mebibytes in zip(made.sharings, (each, owner), strict=True):
-        assert (sharing.tables_per_gpu_bytes // MIB, sharing.tables_bytes // MIB) == mebibytes
-        assert (sharing.contexts, sharing.contexts_bytes) == (contexts, contexts * CONTEXT.bytes)
+    ]:
+        made = plan(8 * GIB, processes, gpus, all_gpus, shared=True)
+        for sharing, mebibytes in zip(made.sharings, (each, owner), strict=True):
+            assert (sharing.tables_per_gpu_bytes // MIB, sharing.tables_bytes // MIB) == mebibytes
+            assert (sharing.contexts, sharing.contexts_bytes) == (contexts, contexts * CONTEXT.bytes)
 
 
 def test_what_is_too_much_for_one_registration_is_never_advised_in_one_piece() -> None:
@@ -223,17 +218,14 @@ def test_gpu_memory_for_a_page_table_goes_away_in_steps_of_2_mib() -> None:
     assert table.value == 2 * MIB
 
 
-@pytest.mark.parametrize(
-    ("processes", "shared", "severity", "advice"),
-    [(1, True, None, ""), (2, True, "warning", "one owner"), (16, True, "critical", "one owner"),
-     (16, False, "critical", "Pin only what is being copied")],
-)  # fmt: skip
-def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu(
-    processes: int, shared: bool, severity: str | None, advice: str
-) -> None:
-    finding = findings(plan(256 * GIB, processes, shared=shared)).get("plan-page-tables")
-    assert (finding.severity if finding else None) == severity
-    assert finding is None or advice in finding.advice
+def test_page_tables_are_worth_a_warning_from_a_hundredth_of_the_gpu() -> None:
+    for processes, shared, severity, advice in [
+        (1, True, None, ""), (2, True, "warning", "one owner"), (16, True, "critical", "one owner"),
+        (16, False, "critical", "Pin only what is being copied"),
+    ]:  # fmt: skip
+        finding = findings(plan(256 * GIB, processes, shared=shared)).get("plan-page-tables")
+        assert (finding.severity if finding else None) == severity
+        assert finding is None or advice in finding.advice
 
 
 def test_one_owner_is_advised_only_where_it_clearly_saves_beside_what_contexts_take_and_memory_is_shared() -> None:
@@ -268,43 +260,43 @@ def test_a_start_up_names_the_call_that_shortens_it_as_the_run_does() -> None:
     assert "plan-pin-faster" not in findings(plan(GIB, budget=tight))  # it must not be pinned at all
 
 
-@pytest.mark.parametrize(("pinned", "known"), [
-    (GIB // 8, False), (GIB, True), (16 * GIB, True), (256 * GIB, True), (257 * GIB, False), (4 * KIB, False),
-])  # fmt: skip
-def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured(pinned: int, known: bool) -> None:
-    made = plan(pinned)
-    reading = read_plan(made)
-    (headline,) = (quantity for quantity in reading.headline if quantity.name == "Recommended strategy")
-    timed = any(table.title == "Time to pin" for table in reading.tables)
-    assert (headline.value is not None, timed, "plan-pin-faster" in findings(made)) == (known,) * 3
-    assert known or (headline.reason or "").startswith("not measured for ")
-    document = plan_document(made, reading)
-    assert (bool(document["pinning"]), document["recommended"] is not None) == (known, known)
+def test_strategies_are_ranked_only_within_sixteen_times_what_was_measured() -> None:
+    for pinned, known in [
+        (GIB // 8, False), (GIB, True), (16 * GIB, True), (256 * GIB, True), (257 * GIB, False), (4 * KIB, False),
+    ]:  # fmt: skip
+        made = plan(pinned)
+        reading = read_plan(made)
+        (headline,) = (quantity for quantity in reading.headline if quantity.name == "Recommended strategy")
+        timed = any(table.title == "Time to pin" for table in reading.tables)
+        assert (headline.value is not None, timed, "plan-pin-faster" in findings(made)) == (known,) * 3
+        assert known or (headline.reason or "").startswith("not measured for ")
+        document = plan_document(made, reading)
+        assert (bool(document["pinning"]), document["recommended"] is not None) == (known, known)
 
 
-@pytest.mark.parametrize(("asked", "taken"), [
-    (40 * GIB, "64 GiB"), (5 * GIB, "8 GiB"), (20 * GIB + 400 * MIB, "32 GiB"), (3 * KIB, "4 KiB"), (64 * GIB, None),
-    (8, None),
-])  # fmt: skip
-def test_what_pytorch_rounds_an_amount_up_to_is_said(asked: int, taken: str | None) -> None:
-    finding = findings(plan(asked)).get("plan-pytorch-rounds")
-    assert (finding is None) == (taken is None)
-    assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
+def test_what_pytorch_rounds_an_amount_up_to_is_said() -> None:
+    for asked, taken in [
+        (40 * GIB, "64 GiB"), (5 * GIB, "8 GiB"), (20 * GIB + 400 * MIB, "32 GiB"), (3 * KIB, "4 KiB"),
+        (64 * GIB, None), (8, None),
+    ]:  # fmt: skip
+        finding = findings(plan(asked)).get("plan-pytorch-rounds")
+        assert (finding is None) == (taken is None)
+        assert finding is None or finding.title.startswith(f"PyTorch pins {taken} for one tensor of ")
 
 
-@pytest.mark.parametrize(("through", "title", "code"), [
-    ("any", "PyTorch pins 64 GiB for one tensor of 40 GiB", 'pinscope.pinned_empty("40 GiB")'),
-    ("pytorch", "PyTorch pins 64 GiB for one tensor of 40 GiB", "pinned_max_round_threshold_mb"),
-    ("cupy", "CuPy pins 64 GiB for one tensor of 40 GiB", "cupy.cuda.set_pinned_memory_allocator(None)"),
-    ("cuda", None, ""),
-])  # fmt: skip
-def test_the_way_around_the_rounding_is_named_with_code(through: Through, title: str | None, code: str) -> None:
-    demand = PlanParams(pinned=40 * GIB, through=through).demand()
-    finding = findings(make_plan(demand, Prices(SMALL, CONTEXT, (USUAL, FAST), RECIPES, None), ROOMY)).get(
-        "plan-pytorch-rounds"
-    )
-    assert (finding.title if finding else None) == title
-    assert finding is None or (code in finding.advice and "Of many tensors each is rounded" in finding.detail)
+def test_the_way_around_the_rounding_is_named_with_code() -> None:
+    for through, title, code in [
+        ("any", "PyTorch pins 64 GiB for one tensor of 40 GiB", 'pinscope.pinned_empty("40 GiB")'),
+        ("pytorch", "PyTorch pins 64 GiB for one tensor of 40 GiB", "pinned_max_round_threshold_mb"),
+        ("cupy", "CuPy pins 64 GiB for one tensor of 40 GiB", "cupy.cuda.set_pinned_memory_allocator(None)"),
+        ("cuda", None, ""),
+    ]:  # fmt: skip
+        demand = PlanParams(pinned=40 * GIB, through=through).demand()
+        finding = findings(make_plan(demand, Prices(SMALL, CONTEXT, (USUAL, FAST), RECIPES, None), ROOMY)).get(
+            "plan-pytorch-rounds"
+        )
+        assert (finding.title if finding else None) == title
+        assert finding is None or (code in finding.advice and "Of many tensors each is rounded" in finding.detail)
 
 
 @pytest.mark.parametrize(("safe", "said"), [(63, True), (39, False)])
@@ -324,19 +316,15 @@ def test_the_sum_of_processes_that_pin_memory_of_their_own_is_held_against_the_h
     assert (each.tables_bytes, owner.tables_bytes) == (160 * MIB, (40 if shared else 160) * MIB)
 
 
-@pytest.mark.parametrize(
-    ("origin", "pace", "named"),
-    [
-        (MEASURED, FAST, None),
-        (RECORDED, FAST, "pinscope run page_tables."),
+def test_a_plan_says_what_was_not_measured_here_and_how_to() -> None:
+    for origin, pace, named in [
+        (MEASURED, FAST, None), (RECORDED, FAST, "pinscope run page_tables."),
         (Origin("assumed"), replace(FAST, origin=RECORDED), "run page_tables and pinscope run pinning_strategy."),
         (GIVEN, replace(FAST, origin=RECORDED), "pinscope run pinning_strategy."),
-    ],
-)  # fmt: skip
-def test_a_plan_says_what_was_not_measured_here_and_how_to(origin: Origin, pace: Pace, named: str | None) -> None:
-    finding = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
-    assert (finding is None) == (named is None)
-    assert finding is None or finding.advice.endswith(named or "")
+    ]:  # fmt: skip
+        finding = findings(plan(GIB, price=page(4 * KIB, origin), paces=(pace,))).get("plan-not-measured-here")
+        assert (finding is None) == (named is None)
+        assert finding is None or finding.advice.endswith(named or "")
 
 
 def test_what_no_run_tells_is_unknown_not_zero() -> None:

@@ -76,7 +76,7 @@ def judged(changes: dict[str, object], environment: Environment) -> tuple[str, s
     return safety_of(made).level, read_plan(made).verdict or ""
 
 
-@pytest.mark.parametrize(("changes", "level", "said"), [
+JUDGED: list[tuple[dict[str, object], str, str]] = [
     ({"pinned": 60 * GIB, "processes": 8}, "not_safe", "do not pin 480 GiB (8 processes) on this host"),
     ({"pinned": 8 * GIB, "processes": 5}, "not_safe", "40 GiB (5 processes)"),
     ({"pinned": 8 * GIB, "processes": 5, "shared": True}, "safe", "this host bears 8 GiB"),
@@ -94,29 +94,30 @@ def judged(changes: dict[str, object], environment: Environment) -> tuple[str, s
     ({"pinned": GIB, "processes": 8, "all_gpus": 8, "host_memory": 126 * GIB}, "safe", "that host bears 8 GiB (8 proc"),
     ({"pinned": 8, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "safe", "32 KiB (4096 processes"),
     ({"pinned": 2**62, "processes": 4096, "all_gpus": 4096, "host_memory": 2**40}, "not_safe", "of a GPU's 80 GiB"),
-])  # fmt: skip
-def test_the_sum_of_all_processes_is_judged_and_named(changes: dict[str, object], level: str, said: str) -> None:
-    judgement, verdict = judged(changes, synthetic.environment(1))
-    assert (judgement, said in verdict) == (level, True), verdict
-    assert len(verdict) <= 150
-    assert len(verdict.split()) <= 20
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sizes", "pinned", "warned"), [
-    ((60, 60), 8, False), ((6, 7), 8, True), ((7, 0), 8, False), ((8, 9), 8, False),
-])  # fmt: skip
-def test_what_one_process_pins_beyond_a_numa_node_calls_for_care(
-    sizes: tuple[int, ...], pinned: int, warned: bool
-) -> None:
-    nodes = tuple(
-        NumaNode(number=number, processors="", memory_bytes=size * GIB, available_bytes=size * GIB)
-        for number, size in enumerate(sizes)
-    )
-    host = synthetic.environment(1).model_copy(update={"nodes": nodes})
-    level, verdict = judged({"pinned": pinned * GIB}, host)
-    assert (level, "8 GiB is more than a NUMA node's 7 GiB" in verdict) == (
-        ("care", True) if warned else ("safe", False)
-    )
+def test_the_sum_of_all_processes_is_judged_and_named() -> None:
+    for changes, level, said in JUDGED:
+        judgement, verdict = judged(changes, synthetic.environment(1))
+        assert (judgement, said in verdict) == (level, True), verdict
+        assert len(verdict) <= 150
+        assert len(verdict.split()) <= 20
+
+
+def test_what_one_process_pins_beyond_a_numa_node_calls_for_care() -> None:
+    for sizes, pinned, warned in [
+        ((60, 60), 8, False), ((6, 7), 8, True), ((7, 0), 8, False), ((8, 9), 8, False),
+    ]:  # fmt: skip
+        nodes = tuple(
+            NumaNode(number=number, processors="", memory_bytes=size * GIB, available_bytes=size * GIB)
+            for number, size in enumerate(sizes)
+        )
+        host = synthetic.environment(1).model_copy(update={"nodes": nodes})
+        level, verdict = judged({"pinned": pinned * GIB}, host)
+        assert (level, "8 GiB is more than a NUMA node's 7 GiB" in verdict) == (
+            ("care", True) if warned else ("safe", False)
+        )
 
 
 def test_what_is_safe_is_a_range_up_to_all_that_others_leave() -> None:

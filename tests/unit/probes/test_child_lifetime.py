@@ -14,9 +14,10 @@ from pathlib import Path
 from pinscope.probes.process import STOP_SIGNALS, start_child
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
-OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2}
+OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2, "runner/debugger.py": 1}
 """How many processes may: what stores the recorded part of a program that was killed, and ends by itself; a traced
-program, which would see it, and what ends that in its stead."""
+program, which would see it, and what ends that in its stead; a debugger, which must not leave a program in the middle
+of a call."""
 
 STARTER = """
 import sys, time

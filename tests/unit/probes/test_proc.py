@@ -110,19 +110,23 @@ def test_kib_lines_are_bytes_and_plain_lines_are_counts() -> None:
     assert fields.amount("Missing").reason == "/proc/meminfo has no line Missing"
 
 
-@pytest.mark.parametrize("text", ["-1 kB", "1.5 kB", "many kB", "", "1 MB", "٣ kB", "9" * 21])
-def test_a_number_that_makes_no_sense_is_missing_not_zero(text: str) -> None:
-    answer = Fields("/proc/meminfo", Answer(f"MemTotal: {text}\n")).amount("MemTotal")
-    assert answer.value is None
-    assert answer.reason == "MemTotal in /proc/meminfo is not a number"
+def test_a_number_that_makes_no_sense_is_missing_not_zero() -> None:
+    for text in ["-1 kB", "1.5 kB", "many kB", "", "1 MB", "٣ kB", "9" * 21]:
+        answer = Fields("/proc/meminfo", Answer(f"MemTotal: {text}\n")).amount("MemTotal")
+        assert answer.value is None
+        assert answer.reason == "MemTotal in /proc/meminfo is not a number"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("0", ((0, 0),)), ("0-3,8\n", ((0, 3), (8, 8))), ("3-1", None), ("", None), ("0-", None), ("a", None)],
-)
-def test_kernel_lists(text: str, expected: tuple[tuple[int, int], ...] | None) -> None:
-    assert ranges(text) == expected
+def test_kernel_lists() -> None:
+    for text, expected in [
+        ("0", ((0, 0),)),
+        ("0-3,8\n", ((0, 3), (8, 8))),
+        ("3-1", None),
+        ("", None),
+        ("0-", None),
+        ("a", None),
+    ]:
+        assert ranges(text) == expected
 
 
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))

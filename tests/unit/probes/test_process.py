@@ -121,9 +121,8 @@ def test_fields_are_counted_from_the_end_of_the_name(plant: Plant) -> None:
 ID = "0123456789ab" + "c" * 52
 
 
-@pytest.mark.parametrize(
-    ("group", "expected"),
-    [
+def test_the_container_is_named_by_its_control_group() -> None:
+    for group, expected in [
         (f"/system.slice/docker-{ID}.scope", "docker 0123456789ab"),
         (f"/docker/{ID}", "docker 0123456789ab"),
         (f"/machine.slice/libpod-{ID}.scope/container", "podman 0123456789ab"),
@@ -136,10 +135,8 @@ ID = "0123456789ab" + "c" * 52
         ("/user.slice/user-1000.slice/session-2.scope", None),
         ("/", None),
         ("/../../docker", None),
-    ],
-)
-def test_the_container_is_named_by_its_control_group(group: str, expected: str | None) -> None:
-    assert container(group) == expected
+    ]:
+        assert container(group) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,9 +254,9 @@ def test_a_process_name_cannot_fake_a_line() -> None:
     assert status.line("Name") == "a\\nVmLck:\t  99 kB"
 
 
-@pytest.mark.parametrize("line", ["VmLck:", "VmLck: kB", "VmLck: -4 kB", "VmLck: 4 MB", "VmLck: ٤ kB", "VmLckX: 4 kB"])
-def test_an_amount_that_makes_no_sense_is_none(line: str) -> None:
-    assert ProcessStatus(f"Name:\tx\n{line}\n").bytes("VmLck") is None
+def test_an_amount_that_makes_no_sense_is_none() -> None:
+    for line in ["VmLck:", "VmLck: kB", "VmLck: -4 kB", "VmLck: 4 MB", "VmLck: ٤ kB", "VmLckX: 4 kB"]:
+        assert ProcessStatus(f"Name:\tx\n{line}\n").bytes("VmLck") is None
 
 
 def test_cuda_host_memory_is_found_among_other_mappings() -> None:

@@ -25,7 +25,8 @@ from pinscope.store.store import Store
 from tests.unit.recordings.raw import recordings
 from tests.unit.store.runs import new_run
 
-MEASURED = [run for run in recorded_runs() if isinstance(run, ExperimentRun)]
+MEASURED = list({run.experiment: run for run in recorded_runs() if isinstance(run, ExperimentRun)}.values())
+"""One recording of each experiment."""
 KEPT = [run for run in recorded_runs() if not isinstance(run, ExperimentRun)]
 WORDS = {"bytes": "bytes", "seconds": "seconds", "bytes/second": "bytes_per_second", "share": "share", "ratio": "ratio"}
 """Unit → what stands for it in a name."""
@@ -35,22 +36,22 @@ def declared(run: Run) -> type:
     return type(cells_of(run, recorded_observations(run.id))[0])
 
 
-@pytest.mark.parametrize("run", MEASURED, ids=recording_name)
-def test_cells_have_units_in_their_names_and_the_figures_of_the_run_s_own_table(run: Run) -> None:
-    opened, kind = pinscope.open(run.id), declared(run)
-    columns = list(opened.cells.columns)
-    assert columns[: len(labels_of(kind))] == list(labels_of(kind))
-    assert set(values_of(kind)) <= set(columns)
-    assert [name for name, value in values_of(kind).items() if WORDS.get(value.unit, "") not in name] == []
-    if run.experiment == "scatter":
-        return
-    titles = {value.title: name for name, value in values_of(kind).items()}
-    table = max(opened.reading.tables, key=lambda table: len(titles.keys() & set(table.columns)))
-    shared = [title for title in titles if title in table.columns]
-    read = pd.DataFrame(table.rows, columns=table.columns)[shared].map(plain)
-    made = opened.cells[[titles[title] for title in shared]].map(plain)
-    assert len(shared) > 1
-    assert set(map(tuple, read.to_numpy())) <= set(map(tuple, made.to_numpy()))
+def test_cells_have_units_in_their_names_and_the_figures_of_the_run_s_own_table() -> None:
+    for run in MEASURED:
+        opened, kind = pinscope.open(run.id), declared(run)
+        columns = list(opened.cells.columns)
+        assert columns[: len(labels_of(kind))] == list(labels_of(kind))
+        assert set(values_of(kind)) <= set(columns)
+        assert [name for name, value in values_of(kind).items() if WORDS.get(value.unit, "") not in name] == []
+        if run.experiment == "scatter":
+            continue
+        titles = {value.title: name for name, value in values_of(kind).items()}
+        table = max(opened.reading.tables, key=lambda table: len(titles.keys() & set(table.columns)))
+        shared = [title for title in titles if title in table.columns]
+        read = pd.DataFrame(table.rows, columns=table.columns)[shared].map(plain)
+        made = opened.cells[[titles[title] for title in shared]].map(plain)
+        assert len(shared) > 1
+        assert set(map(tuple, read.to_numpy())) <= set(map(tuple, made.to_numpy()))
 
 
 def plain(value: Any) -> str:
@@ -78,17 +79,20 @@ def medians(run: Run) -> dict[str, tuple[list[str], pd.Series[Any]]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("experiment", "at_least"),
-    [("access", 2), ("bandwidth", 4), ("staging", 1), ("pinning_strategy", 1), ("scatter", 1)],
-)
-def test_medians_are_those_that_pandas_makes_of_the_rows(experiment: str, at_least: int) -> None:
-    run = next(run for run in MEASURED if run.experiment == experiment)
-    computed, cells = medians(run), pinscope.open(run.id).cells
-    assert len(computed) >= at_least
-    for name, (labels, expected) in computed.items():
-        made = cells.set_index(labels)[name].dropna()
-        assert by_labels(made) == pytest.approx(by_labels(expected))
+def test_medians_are_those_that_pandas_makes_of_the_rows() -> None:
+    for experiment, at_least in [
+        ("access", 2),
+        ("bandwidth", 4),
+        ("staging", 1),
+        ("pinning_strategy", 1),
+        ("scatter", 1),
+    ]:
+        run = next(run for run in MEASURED if run.experiment == experiment)
+        computed, cells = medians(run), pinscope.open(run.id).cells
+        assert len(computed) >= at_least
+        for name, (labels, expected) in computed.items():
+            made = cells.set_index(labels)[name].dropna()
+            assert by_labels(made) == pytest.approx(by_labels(expected))
 
 
 def by_labels(values: pd.Series[Any]) -> dict[tuple[str, ...], float]:

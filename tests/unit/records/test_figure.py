@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from itertools import chain
 
-import pytest
-
 from pinscope.records.environment import Link
-from pinscope.records.figure import Bound, Figure, Number, about, at_least, at_most, bound_of_sum, figures
+from pinscope.records.figure import Figure, about, at_least, at_most, bound_of_sum, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals
 from pinscope.records.timeline import TimelineRow
 
@@ -30,21 +28,16 @@ def test_no_two_figures_share_a_metric_and_none_of_a_record_a_label_or_a_column(
             assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    ("adds_up", "values", "together"),
-    [
+def test_what_is_known_of_several_is_summed_up_where_that_means_something() -> None:
+    for adds_up, values, together in [
         ("sum", [1, None, 2], 3),
         ("max", [1, None, 2], 2),
         (None, [1, 2], None),
         ("sum", [None], None),
         ("max", [], None),
-    ],
-)
-def test_what_is_known_of_several_is_summed_up_where_that_means_something(
-    adds_up: str | None, values: list[Number], together: Number
-) -> None:
-    figure = Figure(label="A", help="A figure.", adds_up=adds_up)  # type: ignore[arg-type]
-    assert figure.together(values) == together
+    ]:
+        figure = Figure(label="A", help="A figure.", adds_up=adds_up)  # type: ignore[arg-type]
+        assert figure.together(values) == together
 
 
 def test_a_row_of_a_timeline_has_each_figure_that_is_kept_with_its_meaning() -> None:
@@ -61,9 +54,8 @@ def test_a_row_of_a_timeline_has_each_figure_that_is_kept_with_its_meaning() -> 
 LESS, MORE = at_least("one was not seen"), at_most("some may be free")
 
 
-@pytest.mark.parametrize(
-    ("parts", "kind"),
-    [
+def test_a_sum_is_bounded_as_its_parts_are_and_about_right_where_they_disagree() -> None:
+    for parts, kind in [
         ([], None),
         ([None, None], None),
         ([None, LESS], "at_least"),
@@ -71,13 +63,9 @@ LESS, MORE = at_least("one was not seen"), at_most("some may be free")
         ([MORE, None, MORE], "at_most"),
         ([LESS, MORE], "about"),
         ([LESS, about("a guess")], "about"),
-    ],
-)
-def test_a_sum_is_bounded_as_its_parts_are_and_about_right_where_they_disagree(
-    parts: list[Bound | None], kind: str | None
-) -> None:
-    bound = bound_of_sum(parts)
-    assert (bound.kind if bound else None) == kind
+    ]:
+        bound = bound_of_sum(parts)
+        assert (bound.kind if bound else None) == kind
 
 
 def test_a_sum_says_each_reason_once() -> None:

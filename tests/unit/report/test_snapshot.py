@@ -133,3 +133,4 @@ def test_what_a_process_said_of_itself_is_marked_so() -> None:
     assert facts["Kept by allocators"].startswith("8 MiB: PyTorch 8 MiB (exact, said by the process at ")
     probed = made(registered_bytes=GIB, registrations=2)
     assert dict(holder_facts(probed))["Registered"] == "1 GiB, in 2 pieces"
+    assert f"pinscope trace --attach {probed.pid} --for 10s" in dict(holder_facts(probed))["Its lines"]

@@ -198,17 +198,16 @@ FOREIGN: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_part_that_pinscope_would_not_write_is_refused(what: str) -> None:
-    make, why = FOREIGN[what]
-    part = make()
-    with pytest.raises(InvalidParameter, match=why):
-        read_part(part)
-    with (
-        BundleReader(bundle_of(new_run(status="done"), part, rows=1), "hostile") as opened,
-        pytest.raises(BadBundle, match="a part of copies"),
-    ):
-        opened.check()
+def test_a_part_that_pinscope_would_not_write_is_refused() -> None:
+    for make, why in FOREIGN.values():
+        part = make()
+        with pytest.raises(InvalidParameter, match=why):
+            read_part(part)
+        with (
+            BundleReader(bundle_of(new_run(status="done"), part, rows=1), "hostile") as opened,
+            pytest.raises(BadBundle, match="a part of copies"),
+        ):
+            opened.check()
 
 
 def test_a_part_of_many_equal_texts_takes_the_memory_of_one() -> None:

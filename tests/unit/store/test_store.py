@@ -20,7 +20,6 @@ from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
 from pinscope.store.bundle import render_bundle
-from pinscope.store.choice import Wanted
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
@@ -69,22 +68,19 @@ def labelled(store: Store) -> Store:
     return store
 
 
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
+def test_a_word_or_a_name_stands_for_a_run(labelled: Store) -> None:
+    for word, meant in [
         ("latest", "e-fifth"), ("@", "e-fifth"), ("@-1", "d-fourth"), ("@-4", "a-first"),
         ("latest:overlap", "d-fourth"), ("@-1:bandwidth", "c-third"), ("baseline", "b-second"),
         ("baseline:bandwidth", "b-second"), ("slow host", "a-first"), ("c", "c-third"),
-    ],
-)  # fmt: skip
-def test_a_word_or_a_name_stands_for_a_run(labelled: Store, word: str, meant: str) -> None:
-    assert labelled.run(word).id == meant
+    ]:  # fmt: skip
+        assert labelled.run(word).id == meant
 
 
-@pytest.mark.parametrize("word", ["@-5", "@1", "latest:scatter", "baseline:overlap", "slow", "@-1:"])
-def test_a_word_that_fits_no_run_is_refused_as_an_id_is(labelled: Store, word: str) -> None:
-    with pytest.raises(UnknownName, match=f"no run '{word}'"):
-        labelled.run(word)
+def test_a_word_that_fits_no_run_is_refused_as_an_id_is(labelled: Store) -> None:
+    for word in ["@-5", "@1", "latest:scatter", "baseline:overlap", "slow", "@-1:"]:
+        with pytest.raises(UnknownName, match=f"no run '{word}'"):
+            labelled.run(word)
 
 
 def test_a_name_that_two_runs_have_is_refused_with_their_ids(labelled: Store) -> None:
@@ -92,31 +88,26 @@ def test_a_name_that_two_runs_have_is_refused_with_their_ids(labelled: Store) ->
         labelled.run("twice")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "fitting"),
-    [
+def test_runs_are_chosen_by_what_their_user_wrote_on_them(labelled: Store) -> None:
+    for wanted, fitting in [
         ({"tags": ["x"]}, "cb"), ({"tags": ["x", "driver-575"]}, "b"), ({"search": "FASTER twice"}, "c"),
         ({"search": "bios"}, "a"), ({"search": "faster bios"}, ""), ({"baseline": True}, "b"),
         ({"experiment": "overlap", "tags": []}, "d"), ({"host": "elsewhere"}, ""),
         ({"host": new_run().environment.host, "status": "done"}, "a"),
-    ],
-)  # fmt: skip
-def test_runs_are_chosen_by_what_their_user_wrote_on_them(labelled: Store, wanted: Wanted, fitting: str) -> None:
-    assert [run.id[0] for run in labelled.runs(recordings=False, **wanted)] == list(fitting)
+    ]:  # fmt: skip
+        assert [run.id[0] for run in labelled.runs(recordings=False, **wanted)] == list(fitting)
 
 
-@pytest.mark.parametrize(
-    ("label", "complaint"),
-    [
+def test_a_label_that_could_not_be_written_is_refused() -> None:
+    for label, complaint in [
         ({"name": " "}, "name: a name has 1 to 80"), ({"name": "x" * 81}, "name: a name has"),
         ({"name": "a\x1bb"}, "name: a name has"), ({"tags": ["a b"]}, "tags.0: a tag has 1 to 40"),
-        ({"tags": ["a,b"]}, "no blank, comma or #"), ({"tags": ["x"] * 21}, "tags"), ({"note": ""}, "note: a note has"),
-    ],
-)  # fmt: skip
-def test_a_label_that_could_not_be_written_is_refused(label: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=complaint):
-        checked_labels(**label)
-    assert checked_labels(name=" a   b ", tags=("x",)) == {"name": "a b", "tags": ("x",)}
+        ({"tags": ["a,b"]}, "no blank, comma or #"), ({"tags": ["x"] * 21}, "tags"),
+        ({"note": ""}, "note: a note has"),
+    ]:  # fmt: skip
+        with pytest.raises(InvalidParameter, match=complaint):
+            checked_labels(**label)
+        assert checked_labels(name=" a   b ", tags=("x",)) == {"name": "a b", "tags": ("x",)}
 
 
 def test_labels_are_the_user_s_and_stay_when_the_run_goes_on_or_comes_again(store: Store, tmp_path: Path) -> None:

@@ -92,9 +92,8 @@ def memory(*events: tuple[int, int, int]) -> Any:
     return table
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "events", "earlier"),
-    [
+def test_the_earlier_call_of_the_same_range_is_known() -> None:
+    for name, error, events, earlier in [
         ("cudaHostRegister", 712, [(1, 900, 50), (1, 1000, 100)], 2),
         ("cudaHostRegister", 712, [(1, 900, 150)], 1),
         ("cudaHostRegister", 712, [(1, 1040, 500)], 1),
@@ -106,15 +105,11 @@ def memory(*events: tuple[int, int, int]) -> Any:
         ("cudaHostUnregister", 713, [(1, 1000, 100), (2, 1000, 0)], 2),
         ("cudaFreeHost", 1, [(1, 1000, 100), (2, 1000, 0)], 2),
         ("cudaFreeHost", 1, [(1, 2000, 100), (2, 2000, 0)], None),
-    ],
-)
-def test_the_earlier_call_of_the_same_range_is_known(
-    name: str, error: int, events: list[tuple[int, int, int]], earlier: int | None
-) -> None:
-    first = np.zeros(1, FAILED)[0]
-    first["address"], first["bytes"], first["error"], first["moment"] = 1000, 50, error, 100
-    record = earlier_memory(first, name, memory(*events))
-    assert (None if record is None else int(record["timestamp"])) == earlier
+    ]:
+        first = np.zeros(1, FAILED)[0]
+        first["address"], first["bytes"], first["error"], first["moment"] = 1000, 50, error, 100
+        record = earlier_memory(first, name, memory(*events))
+        assert (None if record is None else int(record["timestamp"])) == earlier
 
 
 def test_an_error_has_the_name_of_the_runtime_or_of_the_driver() -> None:

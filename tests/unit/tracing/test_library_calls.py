@@ -78,3 +78,25 @@ import library
 print(library.Tensor().to(1))
 """
     assert ended(tmp_path, text) == ["True None", "['once', 1]"]
+
+
+def test_changes_are_taken_back_where_nobody_has_changed_the_call_since(tmp_path: Path) -> None:
+    text = """
+from pinscope.tracing.library_calls import take_changes_back
+import library
+class Kind(library.Tensor): pass
+as_ever = library.Tensor.to, library.make, vars(sys.modules["importlib.machinery"].PathFinder)["find_spec"]
+when_imported("library", change("ours"))
+when_imported("never", change("ours"))
+change_method(Kind, "to", noting("ours"))
+take_changes_back()
+finder = vars(sys.modules["importlib.machinery"].PathFinder)["find_spec"]
+print((library.Tensor.to, library.make, finder) == as_ever, "to" in vars(Kind))
+when_imported("library", change("ours"))
+library.make = theirs = noting("theirs")(library.make)
+take_changes_back()
+print(library.make(3), library.Tensor.to is as_ever[0])
+"""
+    assert ended(tmp_path, text.replace("import library\n", "import importlib.machinery, library\n")) == [
+        "True False", "['theirs', 'ours', 'made', 3] True",
+    ]  # fmt: skip

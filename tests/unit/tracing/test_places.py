@@ -55,9 +55,8 @@ SITE = "/opt/venv/lib/python3.12/site-packages"
 OWN = ("/srv/train.py", 9, "<module>")
 
 
-@pytest.mark.parametrize(
-    ("below", "library"),
-    [
+def test_the_line_of_a_library_stands_beside_the_program_s() -> None:
+    for below, library in [
         (
             [(f"{SITE}/torch/_tensor.py", 3, "to"), (f"{SITE}/accelerate/hooks.py", 31, "pre_forward"),
              (f"{SITE}/torch/nn/modules/module.py", 7, "_call_impl")],
@@ -72,17 +71,9 @@ OWN = ("/srv/train.py", 9, "<module>")
         ([(f"{SITE}/cupy/_creation/from_data.py", 88, "asarray")], None),
         ([(STANDARD, 3, "run"), (STANDARD, 4, "run"), ("<string>", 1, "f")], None),
         ([], None),
-    ],
-    ids=[
-        "decides on the call", "deep in PyTorch", "PyTorch's own method", "a module", "called itself", "Python's",
-        "none",
-    ],
-)  # fmt: skip
-def test_the_line_of_a_library_stands_beside_the_program_s(
-    below: list[tuple[str, int, str]], library: tuple[str, int] | None
-) -> None:
-    place = place_of([*below, OWN])
-    assert (place.file, place.line, place.library) == ("/srv/train.py", 9, library)
+    ]:  # fmt: skip
+        place = place_of([*below, OWN])
+        assert (place.file, place.line, place.library) == ("/srv/train.py", 9, library)
 
 
 def test_a_thread_without_python_has_no_place() -> None:

@@ -117,13 +117,12 @@ def test_spans_count_where_they_lie_and_several_at_once_add_up() -> None:
     assert at_once(nothing, nothing, np.linspace(0, 1, 3)).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind"),
-    [("cudaMemcpyAsync", "copy"), ("cuMemcpyHtoD", "copy"), ("cudaGraphLaunch", "copy"), ("cudaHostAlloc", "pin"),
-     ("cudaHostRegister", "pin"), ("cuCtxSynchronize", "wait")],
-)  # fmt: skip
-def test_a_call_is_of_the_kind_that_its_name_says(call: str, kind: str) -> None:
-    assert call_kind(call) == kind
+def test_a_call_is_of_the_kind_that_its_name_says() -> None:
+    for call, kind in [
+        ("cudaMemcpyAsync", "copy"), ("cuMemcpyHtoD", "copy"), ("cudaGraphLaunch", "copy"), ("cudaHostAlloc", "pin"),
+        ("cudaHostRegister", "pin"), ("cuCtxSynchronize", "wait"),
+    ]:  # fmt: skip
+        assert call_kind(call) == kind
 
 
 def test_the_timeline_has_a_panel_for_the_cpu_and_two_for_each_gpu(
@@ -222,9 +221,8 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
     assert list(timeline_of_all.figure.data[0].y) == ["7 of rank 0"]
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
+def test_events_that_are_none_of_a_trace_are_refused_and_not_drawn() -> None:
+    for row, complaint in [
         ({"at_ns": "x"}, "no column at_ns of whole numbers"),
         ({"at_ns": None}, "no column at_ns of whole numbers"),
         ({"at_ns": 2**62}, "at_ns is beyond 37 years"),
@@ -233,12 +231,10 @@ def test_processes_have_the_names_that_the_lines_have_and_an_id_where_two_have_o
         ({"process": "x"}, "no column process of whole numbers"),
         ({"file": 3, "line": 1}, "no column file of text"),
         ({"file": "train.py"}, "no column line of whole numbers"),
-    ],
-)
-def test_events_that_are_none_of_a_trace_are_refused_and_not_drawn(row: dict[str, object], complaint: str) -> None:
-    with pytest.raises(InvalidParameter, match=f"^the attachment copies is not that of a trace: .*{complaint}"):
-        extent(attached(copies=[row]))
-    assert len(draw_run(run(), [program(), site(33)], attached(copies=[row]))) == 1
+    ]:
+        with pytest.raises(InvalidParameter, match=f"^the attachment copies is not that of a trace: .*{complaint}"):
+            extent(attached(copies=[row]))
+        assert len(draw_run(run(), [program(), site(33)], attached(copies=[row]))) == 1
 
 
 def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,17 +53,18 @@ def findings(rows: list[Row], **run: Any) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read_allocation(synthetic.run("overlap", **run), rows).findings}
 
 
-@pytest.mark.parametrize(
-    ("get", "give_back", "needed"),
-    [(0.3, 0.1, 0), (0.2, 0.1, 0), (0.3 + 0.08, 0.1, 1), (0.3 + 0.081, 0.1, 2), (1.0, 0.2, 10)],
-)
-def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy(
-    get: float, give_back: float, needed: int
-) -> None:
-    rows = [*PAGEABLE, *buffers("pinned", get - 1e-9, give_back), *BOTH_COPIES]
-    (even,) = measured(rows).evens
-    assert even.gain_seconds == pytest.approx(0.08)
-    assert even.copies == needed
+def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy() -> None:
+    for get, give_back, needed in [
+        (0.3, 0.1, 0),
+        (0.2, 0.1, 0),
+        (0.3 + 0.08, 0.1, 1),
+        (0.3 + 0.081, 0.1, 2),
+        (1.0, 0.2, 10),
+    ]:
+        rows = [*PAGEABLE, *buffers("pinned", get - 1e-9, give_back), *BOTH_COPIES]
+        (even,) = measured(rows).evens
+        assert even.gain_seconds == pytest.approx(0.08)
+        assert even.copies == needed
 
 
 def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
@@ -84,9 +85,8 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
     assert "pays after 2 copies" in findings(rows)["pays-soon"].title
 
 
-@pytest.mark.parametrize(
-    ("way", "size", "page", "needed"),
-    [
+def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages() -> None:
+    for way, size, page, needed in [
         ("fresh_4k", 16 * MIB, 4096, 4096),
         ("fresh_4k", 4097, 4096, 2),
         ("registered_4k", 2**16, 2**16, 1),
@@ -95,12 +95,8 @@ def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
         ("fresh_thp", GIB, 2**16, 2),  # pages of 64 KiB, huge ones of 512 MiB
         ("malloc_touch", 16 * MIB, 4096, None),
         ("pool", 16 * MIB, 4096, None),
-    ],
-)
-def test_fresh_memory_takes_a_page_fault_for_each_of_its_pages(
-    way: str, size: int, page: int, needed: int | None
-) -> None:
-    assert needed_faults(way, size, page) == needed
+    ]:
+        assert needed_faults(way, size, page) == needed
 
 
 def test_memory_with_fewer_faults_than_pages_is_flagged_and_compared_with_nothing() -> None:

@@ -194,36 +194,31 @@ def test_rounds_that_lack_one_of_two_are_left_out_of_their_ratio() -> None:
     assert (effect.value, effect.ratio.count) == (pytest.approx(1.6), 2)
 
 
-@pytest.mark.parametrize(
-    ("workers", "changes", "part", "share"),
-    [
+def test_the_part_that_is_busy_longest_bounds_the_loop() -> None:
+    for workers, changes, part, share in [
         (4, {"make_seconds": 38e-3}, "making batches in the workers", 0.95),
         (4, {"pin_seconds": 9.5e-3}, "PyTorch's pinning thread", 0.95),
         (4, {"copy_seconds": 6e-3, "compute_seconds": 3e-3}, "copying to the GPU", 0.9),
         (4, {"copy_seconds": 1e-3, "compute_seconds": 8e-3}, "computing", 0.9),
         (0, {"make_seconds": 6e-3, "pin_seconds": 3e-3}, "the training program", 1.0),
         (4, {"wait_seconds": 5e-4}, "the training program", 0.95),
-    ],
-)
-def test_the_part_that_is_busy_longest_bounds_the_loop(
-    workers: int, changes: dict[str, float], part: str, share: float
-) -> None:
-    steps = rows(
-        True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, "wait_seconds": 9e-3, **changes}
-    )
-    finding = findings(steps).get("bound")
-    assert (finding is None) == (part == "computing")  # nothing in the loader is to be changed
-    name = part[:1].upper() + part[1:]
-    if finding:
-        assert finding.title.startswith(
-            f"{name} is the busiest part of the fastest loop, {100 * share:.1f} % of each step"
+    ]:
+        steps = rows(
+            True, True, 10e-3, workers, **{"make_seconds": 1e-3, "pin_seconds": 1e-3, "wait_seconds": 9e-3, **changes}
         )
-        assert (
-            "the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part
-        ) in finding.detail
-    (cell,) = cells(steps)
-    assert cell.busy[0].share == pytest.approx(share, rel=1e-3)
-    assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
+        finding = findings(steps).get("bound")
+        assert (finding is None) == (part == "computing")  # nothing in the loader is to be changed
+        name = part[:1].upper() + part[1:]
+        if finding:
+            assert finding.title.startswith(
+                f"{name} is the busiest part of the fastest loop, {100 * share:.1f} % of each step"
+            )
+            assert (
+                "the GPU's copies and kernels" if part in ("copying to the GPU", "computing") else part
+            ) in finding.detail
+        (cell,) = cells(steps)
+        assert cell.busy[0].share == pytest.approx(share, rel=1e-3)
+        assert ("pinning" in {busy.part for busy in cell.busy}) == bool(workers)
 
 
 def test_a_count_within_its_slack_is_nothing_pinned() -> None:

@@ -62,20 +62,17 @@ def test_without_the_hosts_count_pytorch_itself_is_asked() -> None:
     assert reading(unknown).findings == ()
 
 
-@pytest.mark.parametrize(
-    ("version", "text", "reason"),
-    [
+def test_rounding_is_switched_off_only_where_that_is_safe() -> None:
+    for version, text, reason in [
         ("2.11.0+cu130", None, "PyTorch 2.11 has no setting against the rounding"),
         ("2.13.1", None, "corrupt"),
         ("2.14.0a0+git1", "pinned_max_round_threshold_mb:1", None),
         ("3.0", "pinned_max_round_threshold_mb:1", None),
-    ],
-)
-def test_rounding_is_switched_off_only_where_that_is_safe(version: str, text: str | None, reason: str | None) -> None:
-    unrounded = pool_settings(version, ASKED)["unrounded"]
-    assert unrounded.text == text
-    assert (reason is None) == (unrounded.reason is None)
-    assert (reason or "") in (unrounded.reason or "")
+    ]:
+        unrounded = pool_settings(version, ASKED)["unrounded"]
+        assert unrounded.text == text
+        assert (reason is None) == (unrounded.reason is None)
+        assert (reason or "") in (unrounded.reason or "")
 
 
 def test_the_reserved_segment_is_as_large_as_the_rounded_request() -> None:

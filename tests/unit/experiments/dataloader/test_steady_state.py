@@ -65,16 +65,16 @@ def slow_steps(length: int) -> Series:
     return planted
 
 
-@pytest.mark.parametrize("shape", [backlog, fading, slow_steps])
-@pytest.mark.parametrize("length", [7, 16, 40])
-def test_a_planted_start_is_cut_off_whatever_its_shape_and_length(shape: Callable[[int], Series], length: int) -> None:
-    rng = generator()
-    runs = [normal(rng) + shape(length) for _ in range(RUNS)]
-    starts = steady_starts([list(run) for run in runs])
-    assert starts is not None
-    assert all(length <= start <= STEPS // 2 for start in starts)
-    means = [float(run[start:].mean()) for run, start in zip(runs, starts, strict=True)]
-    assert np.mean(means) == pytest.approx(MEAN, rel=0.02)
+def test_a_planted_start_is_cut_off_whatever_its_shape_and_length() -> None:
+    for shape in [backlog, fading, slow_steps]:
+        for length in [7, 16, 40]:
+            rng = generator()
+            runs = [normal(rng) + shape(length) for _ in range(RUNS)]
+            starts = steady_starts([list(run) for run in runs])
+            assert starts is not None
+            assert all(length <= start <= STEPS // 2 for start in starts)
+            means = [float(run[start:].mean()) for run, start in zip(runs, starts, strict=True)]
+            assert np.mean(means) == pytest.approx(MEAN, rel=0.02)
 
 
 def test_a_single_run_finds_its_start_from_its_own_steps() -> None:

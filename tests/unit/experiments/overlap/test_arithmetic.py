@@ -27,9 +27,9 @@ def passes(rows: list[dict[str, Any]]) -> list[Cell]:
     return Passes(synthetic.run("overlap"), rows).cells
 
 
-@pytest.mark.parametrize(("together", "share"), [(2.0, 1.0), (3.0, 0.0), (2.5, 0.5), (4.0, -1.0)])
-def test_overlap_is_the_share_of_the_shorter_side_that_is_hidden(together: float, share: float) -> None:
-    assert overlap_share(2.0, 1.0, together) == share
+def test_overlap_is_the_share_of_the_shorter_side_that_is_hidden() -> None:
+    for together, share in [(2.0, 1.0), (3.0, 0.0), (2.5, 0.5), (4.0, -1.0)]:
+        assert overlap_share(2.0, 1.0, together) == share
 
 
 def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> None:
@@ -57,17 +57,18 @@ def test_what_ran_beside_what_is_known_only_of_steady_passes_and_of_slow_copies_
     assert not known([1.55, 1.551] * 6, 1.2, "pageable")
 
 
-@pytest.mark.parametrize(
-    ("passes_take", "off"),
-    [([1.02] * 8, 0.03), ([1.02, 1.12] * 4, 0.07), ([1.02] * 7, None), ([1.95, 2.05] * 4, None)],
-    ids=["steady", "rough", "few", "more than half of it"],
-)
-def test_an_overlap_has_its_plus_minus(passes_take: list[float], off: float | None) -> None:
-    rows = [one_pass(seconds, repeat=repeat) for repeat, seconds in enumerate(passes_take)]
-    reading = As("overlap").read(synthetic.run("overlap"), rows)
-    assert reading.headline[0].spread == (off and pytest.approx(off, abs=0.01))
-    said = " ".join(finding.title for finding in reading.findings)
-    assert ("(± " in said) == bool(off and off > 0.05)
+def test_an_overlap_has_its_plus_minus() -> None:
+    for passes_take, off in [
+        ([1.02] * 8, 0.03),
+        ([1.02, 1.12] * 4, 0.07),
+        ([1.02] * 7, None),
+        ([1.95, 2.05] * 4, None),
+    ]:
+        rows = [one_pass(seconds, repeat=repeat) for repeat, seconds in enumerate(passes_take)]
+        reading = As("overlap").read(synthetic.run("overlap"), rows)
+        assert reading.headline[0].spread == (off and pytest.approx(off, abs=0.01))
+        said = " ".join(finding.title for finding in reading.findings)
+        assert ("(± " in said) == bool(off and off > 0.05)
 
 
 def test_at_best_all_but_one_chunk_is_hidden() -> None:
@@ -101,17 +102,14 @@ def test_slow_copies_are_named_as_the_reason_where_they_are_known_to_be_slow_and
     assert words in said.detail
 
 
-@pytest.mark.parametrize(
-    ("recipe", "label"),
-    [
+def test_a_recipe_names_what_is_left_out() -> None:
+    for recipe, label in [
         (Recipe("pinned", True, 2, True), "full recipe"),
         (Recipe("pinned", True, 8, True), "full recipe, ring of 8"),
         (Recipe("pageable", True, 2, True), "no pinned memory"),
         (Recipe("pinned", False, 1, False), "no separate copy stream, no double buffering, no events"),
-    ],
-)
-def test_a_recipe_names_what_is_left_out(recipe: Recipe, label: str) -> None:
-    assert recipe.label == label
+    ]:
+        assert recipe.label == label
 
 
 def test_the_full_recipe_comes_first_then_each_ingredient_left_out() -> None:

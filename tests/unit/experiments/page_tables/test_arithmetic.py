@@ -53,30 +53,32 @@ def rules(observations: ROWS, **changes: Any) -> set[str]:
     return {finding.rule for finding in reading(observations, **changes).findings}
 
 
-@pytest.mark.parametrize(
-    ("pinned", "taken"),
-    [(0, 0), (1, 2 * MIB), (GIB, 2 * MIB), (GIB + 4096, 4 * MIB), (8 * GIB, 16 * MIB), (32 * GIB, 64 * MIB)],
-)
-def test_the_gpu_gives_memory_for_tables_in_steps(pinned: int, taken: int) -> None:
-    assert page_table_memory_bytes(pinned, 4096) == taken
+def test_the_gpu_gives_memory_for_tables_in_steps() -> None:
+    for pinned, taken in [
+        (0, 0),
+        (1, 2 * MIB),
+        (GIB, 2 * MIB),
+        (GIB + 4096, 4 * MIB),
+        (8 * GIB, 16 * MIB),
+        (32 * GIB, 64 * MIB),
+    ]:
+        assert page_table_memory_bytes(pinned, 4096) == taken
 
 
-@pytest.mark.parametrize("page", [4096, 8192, 16 * 1024, 64 * 1024])
-@pytest.mark.parametrize("step_mib", [2, 16, 64, 100, 256, 600])
-@pytest.mark.parametrize("rounding", ["down", "up", "nearest"])
-def test_the_interval_holds_the_true_slope_at_every_step_and_rounding_of_the_meter(
-    page: int, step_mib: int, rounding: str
-) -> None:
+def test_the_interval_holds_the_true_slope_at_every_step_and_rounding_of_the_meter() -> None:
     """A line of least squares through the rises missed it: 2.01 MiB a GiB for 2, with an error of 0.001 quoted."""
-    shift = {"down": 0, "up": 2 * MIB - 1, "nearest": MIB}[rounding]
-    sizes = [count * step_mib * MIB for count in range(64 * GIB // (step_mib * MIB) + 1)][:1025]
-    shown = [(page_table_bytes(size, page) + shift) // (2 * MIB) * 2 * MIB for size in sizes]
-    slope = bound_slope(sizes, shown, 2 * MIB)
-    assert slope is not None
-    assert slope.low * (1 - 1e-9) <= 8 / page <= slope.high * (1 + 1e-9)
-    assert slope.steps == 1
-    # As narrow as a step of the run and the meter let it be: each end of the range is known to about one of them.
-    assert slope.high - slope.low <= 2.5 * (step_mib * MIB * 8 / page + 2 * MIB) / sizes[-1]
+    for page in [4096, 8192, 16 * 1024, 64 * 1024]:
+        for step_mib in [2, 16, 64, 100, 256, 600]:
+            for rounding in ["down", "up", "nearest"]:
+                shift = {"down": 0, "up": 2 * MIB - 1, "nearest": MIB}[rounding]
+                sizes = [count * step_mib * MIB for count in range(64 * GIB // (step_mib * MIB) + 1)][:1025]
+                shown = [(page_table_bytes(size, page) + shift) // (2 * MIB) * 2 * MIB for size in sizes]
+                slope = bound_slope(sizes, shown, 2 * MIB)
+                assert slope is not None
+                assert slope.low * (1 - 1e-9) <= 8 / page <= slope.high * (1 + 1e-9)
+                assert slope.steps == 1
+                # As narrow as a step of the run and the meter let it be: each end is known to about one of them.
+                assert slope.high - slope.low <= 2.5 * (step_mib * MIB * 8 / page + 2 * MIB) / sizes[-1]
 
 
 def test_a_disturbance_widens_the_interval_instead_of_moving_it_away() -> None:
@@ -104,22 +106,22 @@ def test_the_slope_comes_out_of_the_meters_steps(page: int, within: float) -> No
     assert cost.host_pinned_bytes == 16 * GIB
 
 
-@pytest.mark.parametrize("steps", [16, 64, 160, 256])
-def test_no_headline_says_3_99_kib_where_4_kib_fits(steps: int) -> None:
+def test_no_headline_says_3_99_kib_where_4_kib_fits() -> None:
     """On an H200 the meter rose just before each whole GiB, so that every rise was seen up to a step early."""
-    early = [
-        {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
-        if row["phase"] == "held" else row
-        for row in rows(steps=steps)
-    ]  # fmt: skip
-    result = reading(early)
-    assert next(figure.value for figure in result.headline if figure.name == "Page size of the mapping") == 4096
-    (finding,) = (one for one in result.findings if one.rule == "page-table-price")
-    assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
-    low, high = (figure.value for figure in finding.evidence[:2])
-    assert isinstance(low, float)
-    assert isinstance(high, float)
-    assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)
+    for steps in [16, 64, 160, 256]:
+        early = [
+            {**row, "nvml_used_bytes": GIB + page_table_bytes(row["bytes"] + 64 * MIB, 4096) // (2 * MIB) * 2 * MIB}
+            if row["phase"] == "held" else row
+            for row in rows(steps=steps)
+        ]  # fmt: skip
+        result = reading(early)
+        assert next(figure.value for figure in result.headline if figure.name == "Page size of the mapping") == 4096
+        (finding,) = (one for one in result.findings if one.rule == "page-table-price")
+        assert finding.title.endswith("the GPU maps it in pages of 4 KiB")
+        low, high = (figure.value for figure in finding.evidence[:2])
+        assert isinstance(low, float)
+        assert isinstance(high, float)
+        assert low * (1 - 1e-9) <= 2 * MIB <= high * (1 + 1e-9)
 
 
 def test_the_directories_above_the_tables_do_not_hide_the_page_size() -> None:
@@ -220,8 +222,8 @@ def test_the_host_model_reads_the_page_tables_of_the_process() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_a_run_that_has_only_begun_reads_and_draws(count: int) -> None:
-    some = rows(backing="4k")[:count]
-    assert (reading(some).headline == ()) == (count < 2)
-    draw(synthetic.run("page_tables", params={}), some)
+def test_a_run_that_has_only_begun_reads_and_draws() -> None:
+    for count in [0, 1, 2, 5]:
+        some = rows(backing="4k")[:count]
+        assert (reading(some).headline == ()) == (count < 2)
+        draw(synthetic.run("page_tables", params={}), some)

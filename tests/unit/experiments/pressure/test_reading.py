@@ -104,24 +104,19 @@ def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host(
     ] == 4 / 128
 
 
-@pytest.mark.parametrize(
-    ("suffering", "title"),
-    [
+def test_what_others_suffer_is_found_from_the_amount_on_that_brought_it() -> None:
+    for suffering, title in [
         ({"process": at("held", 3, fault_median_seconds=9e-6)}, "page faults were at least 1.75 times slower"),
         ({"process": at("held", 3, read_seconds=0.5)}, "reading its file again was at least 1.5 times slower"),
         ({"process": at("held", 3, file_cached_bytes=FILE // 4)}, "5.0 % or more of its file left the page cache"),
         ({"process": at("held", 3, file_cached_bytes=0)}, "5.0 % or more of its file left the page cache"),
         ({"host": at("held", 3, swap_out_bytes=GIB)}, "16 MiB or more were swapped"),
-    ],
-)
-def test_what_others_suffer_is_found_from_the_amount_on_that_brought_it(
-    suffering: dict[str, Change], title: str
-) -> None:
-    found = findings(rows(**suffering))
-    assert set(found) == {"others-suffer", "gone-for-everybody"}
-    assert found["others-suffer"].title == f"From 3 GiB pinned on {title}"
-    assert found["others-suffer"].severity == "warning"
-    assert (reading(rows(**suffering)).verdict or "") == f"Pin less than 3 GiB: with that {title}."
+    ]:
+        found = findings(rows(**suffering))
+        assert set(found) == {"others-suffer", "gone-for-everybody"}
+        assert found["others-suffer"].title == f"From 3 GiB pinned on {title}"
+        assert found["others-suffer"].severity == "warning"
+        assert (reading(rows(**suffering)).verdict or "") == f"Pin less than 3 GiB: with that {title}."
 
 
 @pytest.mark.parametrize(
@@ -214,14 +209,14 @@ def test_what_is_not_told_is_missing_with_a_reason_and_never_zero() -> None:
     assert {finding.rule for finding in result.findings} == {"gone-for-everybody"}
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 7, 12, 20, 40, 48])
-def test_a_run_that_goes_on_reads_as_far_as_it_is(count: int) -> None:
-    result = reading(rows()[:count])
-    assert all(figure.value is not None or figure.reason for figure in result.headline)
-    if count == 12:  # in the midst of the first step
-        assert {figure.reason for figure in result.headline if figure.value is None} == {
-            "too few steps", "no step has ended yet"
-        }  # fmt: skip
+def test_a_run_that_goes_on_reads_as_far_as_it_is() -> None:
+    for count in [0, 1, 5, 7, 12, 20, 40, 48]:
+        result = reading(rows()[:count])
+        assert all(figure.value is not None or figure.reason for figure in result.headline)
+        if count == 12:  # in the midst of the first step
+            assert {figure.reason for figure in result.headline if figure.value is None} == {
+                "too few steps", "no step has ended yet"
+            }  # fmt: skip
 
 
 def test_prices_and_returns_need_what_they_compare() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pinscope.experiments.while_serving.experiment import WhileServingObservation
 from pinscope.experiments.while_serving.findings import code
 from pinscope.experiments.while_serving.reading import Serving, cells_of
@@ -114,9 +112,8 @@ def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
     assert control.longest_words == "kernel launch"
 
 
-@pytest.mark.parametrize(
-    ("found", "verdict"),
-    [
+def test_the_verdict_says_what_was_measured() -> None:
+    for found, verdict in [
         (ALL, 'While serving, pin 16 GiB by pinscope.pinned_empty(chunk="auto"): longest wait 9.00 ms, '
          "with one cudaHostAlloc 310 ms."),
         ([*HOST_ALLOC, *CHUNKS],
@@ -129,11 +126,9 @@ def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
         ([*IDLE, *TOUCH], None),
         ([*IDLE, *rows("register", 0.6, 0.002, pinned=False), *AUTO],
          "CUDA does not take registered memory as pinned here: pin with cudaHostAlloc, before serving."),
-    ],
-)  # fmt: skip
-def test_the_verdict_says_what_was_measured(found: Rows, verdict: str | None) -> None:
-    assert read(found).verdict == verdict
-    assert verdict is None or len(verdict.split()) <= 20
+    ]:  # fmt: skip
+        assert read(found).verdict == verdict
+        assert verdict is None or len(verdict.split()) <= 20
 
 
 def test_calls_that_wait_are_a_warning_with_code_that_names_size_and_limit() -> None:

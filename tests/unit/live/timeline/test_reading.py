@@ -141,9 +141,8 @@ def test_who_gives_back_or_takes_all_at_once_grew_but_is_not_suspected(amount: A
 CLOSED = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_bytes": "permission denied"})
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
+def test_what_may_be_well_is_no_finding() -> None:
+    for rows in [
         watched(60, holders=lambda n: (holder(host_alloc_bytes=(9 if 20 < n < 50 else 1) * GIB),)),
         watched(60, holders=lambda n: (holder(host_alloc_bytes=GIB + n * 64 * MIB * (n < 50)),) if n < 58 else ()),
         watched(20, holders=lambda n: (holder(host_alloc_bytes=n * GIB),)),
@@ -151,12 +150,8 @@ CLOSED = holder(2, user="root", host_alloc_bytes=None, missing={"host_alloc_byte
         watched(60, explained_bytes=lambda n: None, other_pinned_bytes=lambda n: None),
         watched(20, devices=lambda n: (device(link=link(generation_now=1 if n < 2 else 5)),)),
         watched(6, other_pinned_bytes=lambda n: 8 * GIB if n in (2, 3) else 0),
-    ],
-    ids=["gave all back", "gave back before its end", "too short", "closed", "nobody explains", "link speeds up",
-         "a call still pins"],
-)  # fmt: skip
-def test_what_may_be_well_is_no_finding(rows: list[dict[str, Any]]) -> None:
-    assert rules(reading(rows)) == []
+    ]:  # fmt: skip
+        assert rules(reading(rows)) == []
 
 
 def test_who_grew_until_it_was_killed_is_suspected_too() -> None:
@@ -193,15 +188,15 @@ def test_registered_memory_that_grows_shows_in_the_host_total_only() -> None:
     assert evidence(one)["Taken in them, less what was given back"] == 59 * 8 * MIB
 
 
-@pytest.mark.parametrize(("share", "severity"), [(0.2, None), (0.3, "note"), (0.6, "warning"), (0.9, "critical")])
-def test_the_peak_share_of_memory_that_was_pinned_is_told(share: float, severity: str | None) -> None:
-    found = reading(watched(4, pinned_bytes=lambda n: int(512 * GIB * (share if n == 2 else 0.01))))
-    if severity is None:
-        assert "pinned-share-of-ram" not in rules(found)
-        return
-    one = finding(found, "pinned-share-of-ram")
-    assert (one.severity, "after 2.00 s" in one.detail) == (severity, True)
-    assert evidence(one)["Samples with 25.0 % or more"] == 0.25
+def test_the_peak_share_of_memory_that_was_pinned_is_told() -> None:
+    for share, severity in [(0.2, None), (0.3, "note"), (0.6, "warning"), (0.9, "critical")]:
+        found = reading(watched(4, pinned_bytes=lambda n, share=share: int(512 * GIB * (share if n == 2 else 0.01))))
+        if severity is None:
+            assert "pinned-share-of-ram" not in rules(found)
+            continue
+        one = finding(found, "pinned-share-of-ram")
+        assert (one.severity, "after 2.00 s" in one.detail) == (severity, True)
+        assert evidence(one)["Samples with 25.0 % or more"] == 0.25
 
 
 def near_limit(left: float, held: int, **totals: Any) -> Reading:
@@ -258,23 +253,17 @@ def test_pins_that_no_holder_explains_are_told_with_the_way_to_attribute_them() 
     assert "unexplained-pins" not in rules(reading(watched(3, other_pinned_bytes=lambda n: 63 * MIB)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
+def test_fewer_lanes_are_found_always_and_a_lower_generation_of_busy_gpus_only() -> None:
+    for changes, told in [
         ({"link": link(generation_now=1), "busy_share": 0.5}, True),
         ({"link": link(width_now=8), "rx_bytes_per_second": 20e9, "busy_share": 0.0}, True),
         ({"link": link(width_now=8), "rx_bytes_per_second": 0.0, "busy_share": 0.0}, True),
         ({"link": link(generation_now=1), "busy_share": 0.0, "rx_bytes_per_second": 0.0}, False),
         ({"link": link(), "busy_share": 1.0}, False),
         ({"link": None, "busy_share": 1.0}, False),
-    ],
-    ids=["slow and busy", "narrow and copying", "narrow and idle", "slow and idle", "at its best", "no link told"],
-)
-def test_fewer_lanes_are_found_always_and_a_lower_generation_of_busy_gpus_only(
-    changes: dict[str, Any], told: bool
-) -> None:
-    found = reading(watched(5, devices=lambda n: (device(**changes),)))
-    assert ("link-below-best" in rules(found)) == told
+    ]:
+        found = reading(watched(5, devices=lambda n, changes=changes: (device(**changes),)))
+        assert ("link-below-best" in rules(found)) == told
 
 
 def failing(samples: int, fail: Any) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Table
 from pinscope.report.facts import answer_tables, table_texts
-from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
+from pinscope.tracing.trace.answer import BEFORE, LINES, PEAK, SIZES, TIME
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
 GPU = row("device", device=0, kernels=400, busy_seconds=5.0)
@@ -96,6 +96,14 @@ def test_the_most_pinned_memory_names_the_lines_that_held_it() -> None:
     assert column(table[PEAK], "of all") == {"train.py:7": 0.75, "train.py:12": 0.25}
     assert table[PEAK].note.startswith("4 MiB 1.50 s after the program's start")
     assert PEAK not in answer(GPU, PINS)  # an earlier version did not record it
+
+
+def test_pinned_memory_from_before_the_trace_stands_beside_that_of_lines() -> None:
+    held = {**PINS, "at_peak_bytes": 3 * MIB}
+    table = answer(GPU, held, peak_bytes=3 * MIB, peak_at_seconds=1.5, before_bytes=9 * MIB)
+    assert column(table[PEAK], "bytes") == {BEFORE: 9 * MIB, "train.py:7": 3 * MIB}
+    assert column(answer(GPU, before_bytes=9 * MIB)[PEAK], "bytes") == {BEFORE: 9 * MIB}
+    assert PEAK not in answer(GPU, before_bytes=0)
 
 
 def test_copies_are_counted_by_size() -> None:

@@ -69,19 +69,16 @@ def test_what_an_allocator_that_keeps_memory_pinned_in_a_few_calls_is_saved_but_
     assert figures(finding)["Saved without this work (about)"] == pytest.approx(0.6 * 99 / 100 + 0.3 * 2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("call", "values", "begins"),
-    [
+def test_each_kind_of_work_has_a_remedy_of_its_own() -> None:
+    for call, values, begins in [
         ("Tensor.copy_", {"converted_bytes": 1000 * MIB}, "Convert on the GPU"),
         ("Tensor.to", {"gathered_bytes": 1000 * MIB}, "Rearrange on the GPU, not at train.py:33"),
         ("ndarray.get", {}, "Fetch into kept memory"),
         ("a tensor from a worker", {}, "Let the DataLoader of train.py:33 pin"),
         ("cupy.asarray", {"staged_bytes": 1000 * MIB}, "Fill pinned memory"),
-    ],
-)
-def test_each_kind_of_work_has_a_remedy_of_its_own(call: str, values: dict[str, Any], begins: str) -> None:
-    reading = read(program(), site(34, **PINNED), host_call(33, call, **values))
-    assert (reading.verdict or "").startswith(begins)
+    ]:
+        reading = read(program(), site(34, **PINNED), host_call(33, call, **values))
+        assert (reading.verdict or "").startswith(begins)
 
 
 def test_pinned_memory_that_is_copied_as_pageable_is_told_with_the_reason_and_both_parts_saved() -> None:
@@ -112,19 +109,14 @@ def loader(received: float, waited: float, processor: float = 0.0, **values: Any
     return read(program(), *rows)
 
 
-@pytest.mark.parametrize(
-    ("received", "processor", "waited", "saved"),
-    [
+def test_a_dataloader_that_pins_moves_receiving_and_copying_into_a_thread() -> None:
+    for received, processor, waited, saved in [
         (0.5, 0.0, 0.1, 1.5),  # copying and receiving
         (0.5, 0.4, 0.1, 1.1),  # receiving is Python, for the most part
         (6.0, 0.0, 0.1, 3.0),  # a thread receives and copies for 7 of 10 s: the rest runs beside it
         (0.5, 0.0, 5.0, 0.0),  # the workers are slower
-    ],
-)
-def test_a_dataloader_that_pins_moves_receiving_and_copying_into_a_thread(
-    received: float, processor: float, waited: float, saved: float
-) -> None:
-    assert loader(received, waited, processor).headline[0].value == pytest.approx(saved)
+    ]:
+        assert loader(received, waited, processor).headline[0].value == pytest.approx(saved)
 
 
 def test_copies_of_memory_that_no_worker_sent_are_estimated_as_ever() -> None:

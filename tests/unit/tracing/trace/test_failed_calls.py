@@ -43,9 +43,8 @@ def found(reading: Reading) -> list[Finding]:
     return [finding for finding in reading.findings if finding.rule == "failed-calls"]
 
 
-@pytest.mark.parametrize(
-    ("row", "verdict"),
-    [
+def test_a_call_that_failed_is_the_verdict_whatever_else_was_found() -> None:
+    for row, verdict in [
         (TWICE, "Mend train.py:25: cudaHostRegister returned error 712, already registered at train.py:23; train.py:29 "
          "met that error."),
         (plain(count=1200), "Mend train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue, 1,200 times."),
@@ -56,21 +55,17 @@ def found(reading: Reading) -> list[Finding]:
         (plain(is_elsewhere=True), "Mend a call near train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
         (plain(file="", line=0, earlier="before", earlier_file="/srv/train.py", earlier_line=28),
          "Mend a call near train.py:28: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
-    ],
-    ids=["registered twice", "many times", "by a kernel", "left behind", "of a native thread", "without a line"],
-)  # fmt: skip
-def test_a_call_that_failed_is_the_verdict_whatever_else_was_found(row: dict[str, Any], verdict: str) -> None:
-    reading = read(row)
-    assert reading.verdict == verdict
-    assert len(verdict.split()) <= 20
-    assert [finding.rule for finding in reading.findings] == ["failed-calls", "pageable-copies"]
-    (finding,) = found(reading)
-    assert finding.severity == "critical"
+    ]:  # fmt: skip
+        reading = read(row)
+        assert reading.verdict == verdict
+        assert len(verdict.split()) <= 20
+        assert [finding.rule for finding in reading.findings] == ["failed-calls", "pageable-copies"]
+        (finding,) = found(reading)
+        assert finding.severity == "critical"
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
+def test_what_a_library_only_asked_or_had_to_expect_is_in_the_table_alone() -> None:
+    for row in [
         plain(call="cuDeviceGetAttribute"),
         plain(call="cuMemGetAddressRange"),
         plain(call="cuGetProcAddress", error=500),
@@ -79,15 +74,12 @@ def test_a_call_that_failed_is_the_verdict_whatever_else_was_found(row: dict[str
         plain(call="cudaGetDeviceCount", error=100),
         plain(call="cudaDeviceEnablePeerAccess", error=704),
         plain(call="cudaFree", error=4),
-    ],
-    ids=lambda row: row["call"],
-)
-def test_what_a_library_only_asked_or_had_to_expect_is_in_the_table_alone(row: dict[str, Any]) -> None:
-    reading = read(row)
-    assert (reading.verdict or "").startswith("Pin what train.py:33 copies")
-    assert found(reading) == []
-    (table,) = (table for table in reading.tables if table.title == "Failed calls")
-    assert "only asked, or expected" in table_texts(table)[0]
+    ]:
+        reading = read(row)
+        assert (reading.verdict or "").startswith("Pin what train.py:33 copies")
+        assert found(reading) == []
+        (table,) = (table for table in reading.tables if table.title == "Failed calls")
+        assert "only asked, or expected" in table_texts(table)[0]
 
 
 def test_a_library_that_clears_what_its_own_question_left_behind_is_not_blamed() -> None:

@@ -181,10 +181,10 @@ def test_where_no_copy_is_worth_pinning_the_verdict_is_what_costs_most_beside_co
     once = "Pin once at train.py:7, not 96 times: it took 1.50 s (15.0 %)."
     often = "Wait less often at train.py:9: the GPU idled 2.00 s (20.0 %)."
     back = site(34, "device", "pinned", call="cuMemcpyDtoHAsync")
-    for rows, verdict in (
+    for rows, verdict in [
         ([wait], late), ([wait, pins], once), ([{**wait, "call_seconds": 1.9}], often),
         ([{**wait, "call_seconds": 1.9, "after_async_count": 390}, pins, back], once),
-    ):  # fmt: skip
+    ]:  # fmt: skip
         assert read(program(), site(33, "pinned"), *rows).verdict == verdict
 
 
@@ -305,21 +305,16 @@ NOTHING = "The program copied nothing to or from a GPU."
 NO_COPY = "Not all of the program was recorded. No copy was recorded."
 
 
-@pytest.mark.parametrize(
-    ("values", "verdict"),
-    [
+def test_a_program_copied_nothing_only_where_nothing_that_could_copy_went_unseen() -> None:
+    for values, verdict in [
         ({}, NOTHING),
         ({"unrecorded": 0, "managed_bytes": 0}, NOTHING),
         ({"recorded_seconds": 5.0}, f"{NOTHING[:-1]} in the 5.00 s that were recorded."),
         ({"unrecorded": 2}, "2 child processes used CUDA: trace each by itself. No copy was recorded."),
         ({"managed_bytes": 2**30}, "Managed memory was not followed. No copy was recorded."),
         ({"lost_bytes": 4096}, NO_COPY),
-    ],
-)
-def test_a_program_copied_nothing_only_where_nothing_that_could_copy_went_unseen(
-    values: dict[str, Any], verdict: str
-) -> None:
-    assert read(program(copies=0, kernels=0, **values)).verdict == verdict
+    ]:
+        assert read(program(copies=0, kernels=0, **values)).verdict == verdict
 
 
 def test_it_is_not_said_of_a_recording_that_ended_early_or_left_out_children() -> None:

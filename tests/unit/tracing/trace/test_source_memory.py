@@ -62,36 +62,29 @@ def test_without_a_rate_of_staging_nothing_is_promised_of_a_mapped_file() -> Non
     assert saved(finding) is None
 
 
-@pytest.mark.parametrize(
-    ("memory", "words"),
-    [
+def test_the_table_names_the_memory() -> None:
+    for memory, words in [
         (FILE, "file weights.bin, not in memory"),
         ({**FILE, "uncached_share": 0.0}, "file weights.bin, pages new to the program"),
         ({"mapping": "anonymous", "untouched_share": 1.0}, "new pages"),
         ({"mapping": "anonymous", "untouched_share": 0.1, "huge_share": 1.0}, "touched before, huge pages"),
         ({"mapping": "shared", "untouched_share": 0.0}, "shared memory, touched before"),
-    ],
-)
-def test_the_table_names_the_memory(memory: dict[str, Any], words: str) -> None:
-    reading = read(program(), site(33, **memory), site(34), pinned_h2d=55e9)
-    (table,) = (table for table in reading.tables if table.title == "Copies by line")
-    column = table.columns.index("pageable memory")
-    assert {row[column] for row in table.rows} == {words, None}
+    ]:
+        reading = read(program(), site(33, **memory), site(34), pinned_h2d=55e9)
+        (table,) = (table for table in reading.tables if table.title == "Copies by line")
+        column = table.columns.index("pageable memory")
+        assert {row[column] for row in table.rows} == {words, None}
 
 
 def test_a_trace_that_nobody_looked_at_has_no_such_column() -> None:
     assert "pageable memory" not in str(read(program(), site(33)).tables)
 
 
-@pytest.mark.parametrize(
-    ("memory", "said"),
-    [
-        ({"mapping": "anonymous", "untouched_share": 1.0}, True), ({"mapping": "shared", "untouched_share": 0.0}, True),
+def test_a_line_s_finding_names_its_memory_where_that_is_not_the_program_s_own_in_use_before() -> None:
+    for memory, said in [
+        ({"mapping": "anonymous", "untouched_share": 1.0}, True),
+        ({"mapping": "shared", "untouched_share": 0.0}, True),
         ({"mapping": "anonymous", "untouched_share": 0.0}, False), ({}, False),
-    ],
-)  # fmt: skip
-def test_a_line_s_finding_names_its_memory_where_that_is_not_the_program_s_own_in_use_before(
-    memory: dict[str, Any], said: bool
-) -> None:
-    (finding,) = found(read(program(), site(33, "device", "pageable", **memory)), "pageable-copies")
-    assert ("memory of the host" in finding.detail) == said
+    ]:  # fmt: skip
+        (finding,) = found(read(program(), site(33, "device", "pageable", **memory)), "pageable-copies")
+        assert ("memory of the host" in finding.detail) == said

@@ -1,0 +1,88 @@
+"""Trend: a figure over the runs of a machine. The address names experiment, series (its oldest run) and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from pinscope.analysis.trend import step_words, verdict
+from pinscope.charts.trend import draw
+from pinscope.dashboard import state
+from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TREND
+from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, utc, verdict_line
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
+from pinscope.report.trend import series
+from pinscope.text import visible
+
+SHOWN_PARAMETERS = 3
+"""By which series of one machine are told apart in the list, of those that differ."""
+
+
+def show() -> None:
+    """Draw the choice, and at once what it comes to."""
+    heading(TREND)
+    store = state.store()
+    known = series(store)
+    if not known:
+        st.info("No finished run of this or another machine yet.", icon=TREND.icon)
+        st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)
+        return
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        experiment = _choose("Experiment", {name: experiment_title(name) for name in known}, "experiment", 260)
+        alike = {some[0].id: some for some in known[experiment]}
+        runs = alike[_choose("Machine and parameters", _titles(list(alike.values())), "series", 420)]
+        names = state.figures_of(store, runs[-1])
+        figure = _choose("Figure", names, "figure", 320) if names else None
+    if figure is None:
+        st.info("The newest of these runs has no figure to follow.", icon=TREND.icon)
+        return
+    found = state.trend(store, tuple(runs), figure)
+    shown = found.trend
+    verdict_line(verdict(shown))
+    chart_view(draw(shown), key="trend")
+    for step in shown.steps:
+        st.page_link(
+            RUNS.path,
+            label=prose(step_words(step, shown.figure.unit)),
+            icon=":material/stairs:",
+            query_params={"run": step.run.id},
+        )
+    if found.without:
+        st.caption(prose(f"{len(found.without)} runs have no such figure: {', '.join(found.without[:3])}"))
+    st.caption("The address of this page holds the choice. On the command line:")
+    command = f"pinscope runs trend {experiment} {figure} --like {shown.points[-1].run.id}"
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str:
+    """One of the choices: that of the address until somebody chooses another, which the address names then; the first
+    where it names none of them. Streamlit's own binding would put the words there, which change with each run."""
+    link, key = st.query_params.get(name), f"trend-{name}"
+    if key not in st.session_state or st.session_state[f"{key}-link"] != link:
+        st.session_state[key] = link
+    if st.session_state[key] not in titles:
+        st.session_state[key] = next(iter(titles))
+    chosen = st.selectbox(
+        label, list(titles), key=key, width=width, format_func=lambda choice: titles.get(choice, choice)
+    )
+    st.query_params[name] = st.session_state[f"{key}-link"] = chosen
+    return chosen
+
+
+def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:
+    """Id of the oldest run → machine, lab, number of runs, and what the parameters differ in."""
+    given = [some[0].params if isinstance(some[0], ExperimentRun) else {} for some in alike]
+    names = dict.fromkeys(name for params in given for name in params)
+    varied = [name for name in names if len({str(params.get(name)) for params in given}) > 1][:SHOWN_PARAMETERS]
+    titles = {}
+    for some, params in zip(alike, given, strict=True):
+        run = some[-1]
+        words = [run.environment.host, LAB_TITLES[run.lab], f"{len(some)} run{'' if len(some) == 1 else 's'}"]
+        words += [f"last {utc(run.created_at)}", *(f"{name} {params[name]}" for name in varied if name in params)]
+        titles[some[0].id] = visible(" · ".join(words))
+    return titles
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,149 @@
+"""``pinscope trace --attach``: figures are those of a whole trace, and the program goes on as if nothing had been.
+
+Needs gdb, which PATH may have from unpacked Debian packages. Predicted: bytes to the byte; a copy's times within 10 %;
+steps after a trace as long as before; a server of two ranks at most 2 % slower while it is recorded; no crash of a
+program with CUDA graphs that were made before.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gpu.machine import MIB
+from tests.gpu.test_trace import ROOT, TRACED, has_cupti
+
+pytestmark = [
+    pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit"),
+    pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb here: apt install gdb, or PATH with its packages"),
+]
+PROGRAM, TIMES, RANKS_TIMES = TRACED / "attached.py", 20, 5
+BATCH, HELD = 4 * MIB, 64 * MIB
+RATE_SECONDS = 1.0
+"""Of steps before and after a trace, which are compared."""
+
+
+@contextmanager
+def running(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that is in its loop."""
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "runs\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def traced(folder: Path, *arguments: str | Path) -> dict[str, Any]:
+    answer = folder / "answer.json"
+    command = [sys.executable, "-m", "pinscope", "trace", "--json", str(answer), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
+    sys.stdout.write(done.stderr)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(answer.read_text())
+    answer.unlink()
+    return document
+
+
+def say(*figures: object) -> None:
+    sys.stdout.write(f"{' '.join(map(str, figures))}\n")
+
+
+def batch(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = [row for row in document["observations"] if row["kind"] == "site"]
+    return [row for row in rows if (row["source_line"] or "").endswith("# the batch") and row["direction"] == "h2d"]
+
+
+def result(stop: Path, rank: str = "") -> dict[str, Any]:
+    """What the program says in the end, which must be as without a trace."""
+    document: dict[str, Any] = json.loads(Path(f"{stop}.result{rank}").read_text())
+    assert document["total"] == document["steps"] * BATCH / 4
+    return document
+
+
+def step_ns(moments: Sequence[int], begin: int, end: int) -> float:
+    inside = [moment for moment in moments if begin <= moment <= end]
+    return statistics.median(after - before for before, after in pairwise(inside))
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_twenty_times_the_figures_are_those_of_a_whole_trace_and_steps_are_as_before(
+    library: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(library)
+    stop, others = tmp_path / "stop", tmp_path / "others"
+    others.touch()
+    (whole,) = batch(traced(tmp_path, PROGRAM, library, others))
+    times, documents = [], []
+    with running(PROGRAM, library, stop) as process:
+        for _ in range(TIMES):
+            time.sleep(2 * RATE_SECONDS)
+            begin = time.time_ns()
+            documents.append(traced(tmp_path, "--attach", process.pid, "--for", "1s"))
+            times.append((begin, time.time_ns()))
+        time.sleep(2 * RATE_SECONDS)
+        stop.touch()
+        assert process.wait() == 0
+    for document in documents:
+        (site,) = batch(document)
+        assert document["run"]["notes"] == []
+        assert site["bytes"] == site["count"] * BATCH
+        for figure in ("call_seconds", "copy_seconds"):
+            say(library, figure, site[figure] / site["count"], whole[figure] / whole["count"])
+            assert site[figure] / site["count"] == pytest.approx(whole[figure] / whole["count"], rel=0.1)
+        assert document["observations"][0]["before_bytes"] >= HELD
+    moments, span = result(stop)["moments"], int(RATE_SECONDS * 1e9)
+    ratios = sorted(step_ns(moments, end, end + span) / step_ns(moments, begin - span, begin) for begin, end in times)
+    low, high = ratios[5], ratios[14]  # 96 % interval of the median of 20
+    say(library, "step after / before", low, statistics.median(ratios), high)
+    assert low < 1.01
+
+
+def test_a_program_with_graphs_that_were_made_before_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    stop = tmp_path / "stop"
+    with running(PROGRAM, "graph", stop) as process:
+        for _ in range(RANKS_TIMES):
+            document = traced(tmp_path, "--attach", process.pid, "--for", "1s")
+            say("graphs:", document["observations"][0]["copies"], "copies", document["observations"][0]["kernels"])
+        stop.touch()
+        assert process.wait() == 0
+    result(stop)
+
+
+@pytest.mark.two_gpus
+def test_two_ranks_are_attached_together_and_hardly_slower_meanwhile(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    stop, times = tmp_path / "stop", []
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    with running(*launcher, PROGRAM, "torch", stop) as process:
+        time.sleep(10)
+        for _ in range(RANKS_TIMES):
+            begin = time.time_ns()
+            document = traced(tmp_path, "--attach", process.pid, "--attach-children", "--for", "10s")
+            times.append((begin, time.time_ns()))
+            assert {row["rank"] for row in batch(document)} == {0, 1}
+            time.sleep(5)
+        stop.touch()
+        assert process.wait() == 0
+    for rank in "01":
+        moments = result(stop, rank)["moments"]
+        lower = []
+        for begin, end in times:  # from before the debugger to behind the end, with all that PinScope does beside it
+            meanwhile = sum(begin <= moment <= end for moment in moments) / (end - begin)
+            before = sum(begin - 4 * 10**9 <= moment <= begin for moment in moments) / (4 * 10**9)
+            lower.append(1 - meanwhile / before)
+        say("rank", rank, "slower by", lower)
+        assert statistics.median(lower) <= 0.02

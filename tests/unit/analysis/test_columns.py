@@ -1,0 +1,106 @@
+"""Rows as columns say what rows one by one say, and refuse what those refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pinscope.analysis import columns as module
+from pinscope.analysis.cells import labels_of, values_of
+from pinscope.analysis.columns import Columns, parsed
+from pinscope.experiments.registry import EXPERIMENTS, checked_rows, find, measured_run, read_run
+from pinscope.records.run import Run
+from pinscope.store.recordings import recorded_observations, recorded_runs
+
+
+class AsStored(list[Mapping[str, Any]]):
+    """Rows as a database has them."""
+
+    def lines(self) -> Iterator[bytes]:
+        for first in range(0, len(self), 500):
+            yield "\n".join(json.dumps(row) for row in self[first : first + 500]).encode()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are many."""
+    monkeypatch.setattr(module, "FEW", 0)
+
+
+def smallest(experiment: str) -> Run:
+    """Its recording with the fewest rows."""
+    return min((run for run in recorded_runs() if run.experiment == experiment), key=lambda run: run.observations)
+
+
+def figures(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Labels and values of its cells."""
+    cells = measured_run(run, rows).cells
+    return [[getattr(cell, name) for name in (*labels_of(type(cell)), *values_of(type(cell)))] for cell in cells]
+
+
+@pytest.mark.parametrize("run", [smallest(entry.name) for entry in EXPERIMENTS], ids=lambda run: run.experiment)
+def test_a_recording_reads_alike_by_rows_and_by_columns(run: Run, few: None) -> None:
+    rows = recorded_observations(run.id)[:1500]
+    columns = checked_rows(run.experiment, AsStored(rows))
+    assert isinstance(columns, Columns) is (run.experiment != "registration")  # it checks several fields at once
+    by_row = checked_rows(run.experiment, rows)
+    assert [dict(row) for row in columns] == [dict(row) for row in by_row]
+    assert read_run(run, columns) == read_run(run, by_row)
+    assert figures(run, columns) == figures(run, by_row)
+
+
+BANDWIDTH = find("bandwidth").kind.Observation
+ROW = dict(recorded_observations(smallest("bandwidth").id)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bytes": 0},
+        {"bytes": 2**64},
+        {"bytes": "4096"},
+        {"bytes": None},
+        {"memory": "paged"},
+        {"repeat": 2**63},
+        {"wall_seconds": 0.0},
+        {"wall_seconds": None},
+        {"wall_seconds": float("nan")},
+        {"wall_seconds": float("-inf")},
+        {"h2d_seconds": float("nan")},
+        {"host_nodes": "\ud800"},
+        {"warmup": [True]},
+    ],
+    ids=str,
+)
+def test_a_row_that_does_not_fit_among_many_leaves_all_to_be_read_one_by_one(change: dict[str, Any], few: None) -> None:
+    assert parsed(BANDWIDTH, AsStored([ROW] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[ROW] * 9, ROW | change, *[ROW] * 10])) is None
+
+
+def test_rows_that_lack_what_their_kind_needs_are_left_to_be_read_one_by_one(few: None) -> None:
+    rows = recorded_observations(smallest("overlap").id)[:200]
+    kind = find("overlap").kind.Observation
+    assert parsed(kind, AsStored(rows)) is not None
+    lacking = [row | {"device_seconds": None} if number == 0 else row for number, row in enumerate(rows)]
+    assert parsed(kind, AsStored(lacking)) is None
+
+
+@pytest.mark.parametrize("name", ["COMBINATIONS_READ", "ROWS_READ", "DEVICES_READ"])
+def test_more_than_a_reading_rests_on_is_left_to_be_read_one_by_one(
+    name: str, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = AsStored([ROW | {"device": number} for number in range(9)])
+    assert parsed(BANDWIDTH, many) is not None
+    monkeypatch.setattr(module, name, 8)
+    assert parsed(BANDWIDTH, many) is None
+
+
+def test_rows_that_are_missing_are_not_read_as_columns(few: None) -> None:
+    class Missing(AsStored):
+        def __len__(self) -> int:
+            return 21
+
+    assert parsed(BANDWIDTH, Missing([ROW] * 20)) is None

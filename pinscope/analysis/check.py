@@ -30,7 +30,7 @@ show what a machine differs by from day to day."""
 LEAST_LINE = 0.01
 """Of the time of a whole program: a line of it that costs less more is no regression."""
 POWER = 0.9
-"""In so many checks a change is to be told by as many runs as :func:`runs_needed` says."""
+"""In so many checks a change is to show with as many runs as :func:`runs_needed` says."""
 MOST_RUNS = 1000
 MOST_LOG = 100.0
 """Of a change: what is greater is no number that anybody reads."""
@@ -104,7 +104,7 @@ def check(
         kept: the baseline.
         first: the runs.
         again: those that were made because something fell out. Blamed is what fell out, is worse by the tolerance in
-            these alone too, and is told from chance in all of them together.
+            these alone too, and is more than chance in all of them together.
         tolerance: a difference that is no regression, relative.
         only: the cells that count.
 
@@ -214,10 +214,10 @@ def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
     chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only leaves no cell of {compared.experiment}")
-    told: dict[_Key, ComparedCell] = {}
+    cells: dict[_Key, ComparedCell] = {}
     for cell in sorted(chosen, key=lambda cell: not cell.is_first):
-        told.setdefault((cell.kind, *cell.labels.values()), cell)
-    return list(told.values())
+        cells.setdefault((cell.kind, *cell.labels.values()), cell)
+    return list(cells.values())
 
 
 # How many runs
@@ -236,10 +236,10 @@ def deviation(kept: KeptRuns) -> float | None:
     return median(known) if known else None
 
 
-def told_change(spread: float, before: int, now: int) -> float:
-    """The change that a check tells in :data:`POWER` of all cases, relative: of a group of cells that are worse alike.
+def least_change(spread: float, before: int, now: int) -> float:
+    """The change that a check shows in :data:`POWER` of all cases, relative: of a group of cells that are worse alike.
 
-    Of n and m runs with a standard deviation s between runs, a change d (of logarithms) is told where
+    Of n and m runs with a standard deviation s between runs, a change d (of logarithms) shows where
     d ≥ (t(α, n + m - 2) + t(2 (1 - power), n + m - 2)) · s · √(1/n + 1/m), with Student's two-sided quantiles t.
 
     Args:
@@ -252,5 +252,5 @@ def told_change(spread: float, before: int, now: int) -> float:
 
 
 def runs_needed(spread: float, change: float) -> int | None:
-    """Runs a side, at least 2, with which :func:`told_change` is no more than a change; ``None``: too many."""
-    return next((count for count in range(2, MOST_RUNS) if told_change(spread, count, count) <= change), None)
+    """Runs a side, at least 2, with which :func:`least_change` is no more than a change; ``None``: too many."""
+    return next((count for count in range(2, MOST_RUNS) if least_change(spread, count, count) <= change), None)

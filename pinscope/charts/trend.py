@@ -19,36 +19,36 @@ MOST_LETTERS = 40
 """Of the words beside a step, which a phone has room for; the page has them whole."""
 
 
-def draw(shown: Trend) -> Chart:
+def draw(trend: Trend) -> Chart:
     """The runs in their order, the oldest first."""
-    points, values = shown.points, [point.value for point in shown.points]
-    scale = _scale(shown, max(values))
+    points, values = trend.points, [point.value for point in trend.points]
+    scale = _scale(trend, max(values))
     spots = [
         Spot(place, point.value, f"{point.run.created_at:%Y-%m-%d %H:%M}, {point.run.id}")
         for place, point in enumerate(points, start=1)
     ]
     pane = {"Runs": Curve(_RUNS, spots)}
-    ends = [0, *(step.place for step in shown.steps), len(points)]
-    medians = [shown.steps[0].before, *(step.after for step in shown.steps)] if shown.steps else []
+    ends = [0, *(step.place for step in trend.steps), len(points)]
+    medians = [trend.steps[0].before, *(step.after for step in trend.steps)] if trend.steps else []
     for number, ((begin, end), middle) in enumerate(zip(pairwise(ends), medians, strict=bool(medians)), start=1):
         across = [Spot(place, middle, "") for place in (begin + 1, end)]
         pane[f"Median {number}"] = Curve(_MEDIAN, across, rule=True)
-    said = [(f"run {step.place + 1}", _step_words(step)) for step in shown.steps]
+    said = [(f"run {step.place + 1}", _step_words(step)) for step in trend.steps]
     chart = curves(
         "trend",
-        shown.figure.name,
+        trend.figure.name,
         "Each run, the oldest first; grey: the median between steps. The axis does not begin at 0.",
         {"": pane},
         scale,
         linear("Run, the oldest first", "Run %{x}"),
-        f"{shown.figure.name} over {len(points)} runs",
-        ends=[*said, ("last run", format_value(values[-1], shown.figure.unit))],
+        f"{trend.figure.name} over {len(points)} runs",
+        ends=[*said, ("last run", format_value(values[-1], trend.figure.unit))],
     )
     low, high = min(values) / scale.unit, max(values) / scale.unit
     room = ROOM * ((high - low) or abs(high) or 1.0)
     chart.figure.update_yaxes(range=[low - room, high + room], rangemode="normal")
     chart.figure.update_layout(showlegend=False)
-    for step in shown.steps:
+    for step in trend.steps:
         chart.figure.add_vline(
             step.place + 0.5,
             line={"color": COLOURS["corrupted"], "dash": "dot", "width": 2},
@@ -67,8 +67,8 @@ def _step_words(step: Step) -> str:
     return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"
 
 
-def _scale(shown: Trend, most: float) -> Scale:
-    unit, name = shown.figure.unit, shown.figure.name
+def _scale(trend: Trend, most: float) -> Scale:
+    unit, name = trend.figure.unit, trend.figure.name
     if unit == "bytes/second":
         return RATE
     if unit == "seconds":

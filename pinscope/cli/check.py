@@ -17,10 +17,10 @@ from pinscope.analysis.check import (
     check,
     deviation,
     lacking,
+    least_change,
     parse_only,
     runs_needed,
     suspects,
-    told_change,
 )
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
@@ -138,12 +138,12 @@ def _needed(kept: KeptRuns) -> str:
     if spread is None:
         return ""
     now = CHECK_RUNS * (1 + AGAIN)
-    told = change_words(told_change(spread, before, now))
+    least = change_words(least_change(spread, before, now))
     gates = ((f"{gate:.0%}", runs_needed(spread, gate)) for gate in GATES)
     needed = ", ".join(f"{gate} {count if count else 'more than make sense'}" for gate, count in gates)
     return (
-        f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} tell "
-        f"{told}; runs a side for a gate of {needed}"
+        f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} show "
+        f"a change of {least}; runs a side for a gate of {needed}"
     )
 
 

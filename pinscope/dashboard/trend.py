@@ -37,21 +37,21 @@ def show() -> None:
     if figure is None:
         st.info("The newest of these runs has no figure to follow.", icon=TREND.icon)
         return
-    found = state.trend(store, tuple(runs), figure)
-    shown = found.trend
-    verdict_line(verdict(shown))
-    chart_view(draw(shown), key="trend")
-    for step in shown.steps:
+    history = state.trend(store, tuple(runs), figure)
+    trend = history.trend
+    verdict_line(verdict(trend))
+    chart_view(draw(trend), key="trend")
+    for step in trend.steps:
         st.page_link(
             RUNS.path,
-            label=prose(step_words(step, shown.figure.unit)),
+            label=prose(step_words(step, trend.figure.unit)),
             icon=":material/stairs:",
             query_params={"run": step.run.id},
         )
-    if found.without:
-        st.caption(prose(f"{len(found.without)} runs have no such figure: {', '.join(found.without[:3])}"))
+    if history.without:
+        st.caption(prose(f"{len(history.without)} runs have no such figure: {', '.join(history.without[:3])}"))
     st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope runs trend {experiment} {figure} --like {shown.points[-1].run.id}"
+    command = f"pinscope runs trend {experiment} {figure} --like {trend.points[-1].run.id}"
     st.code(command, language=None, wrap_lines=True)
 
 

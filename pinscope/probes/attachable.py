@@ -82,10 +82,10 @@ def _read_python(pid: int, proc: Proc) -> Answer[Attachable]:
     maps, times = proc.read(f"/proc/{pid}/maps").value, _times(pid, proc)
     if not maps or times is None:
         return Answer.missing(forbidden(proc))
-    found = _PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or _PYTHON.search(maps)
-    if found is None:
+    python = _PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or _PYTHON.search(maps)
+    if python is None:
         return Answer.missing("it is no Python: no file of one is mapped in it")
-    version, first = (int(found[1]), int(found[2])), _FIRST.match(maps)
+    version, first = (int(python[1]), int(python[2])), _FIRST.match(maps)
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return Answer.missing(f"it runs Python {version[0]}.{version[1]}; the recorder needs {oldest} or newer")
@@ -125,10 +125,10 @@ def forbidden(proc: Proc = HERE) -> str:
 def descendants_of(pid: int, proc: Proc = HERE) -> Iterator[int]:
     """The processes that a process has started, and those that these have."""
     parents: dict[int, list[int]] = {}
-    for each in proc.pids().value or ():
-        fields = (proc.read(f"/proc/{each}/stat").value or "").rpartition(")")[2].split()
+    for child in proc.pids().value or ():
+        fields = (proc.read(f"/proc/{child}/stat").value or "").rpartition(")")[2].split()
         if len(fields) > _PARENT:
-            parents.setdefault(int(fields[_PARENT]), []).append(each)
+            parents.setdefault(int(fields[_PARENT]), []).append(child)
     waiting = list(parents.get(pid, ()))
     while waiting:
         yield (child := waiting.pop(0))

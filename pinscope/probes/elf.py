@@ -29,17 +29,17 @@ def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], p
         libraries: what is to be found in the path of a file that is looked at.
         proc: where /proc is read.
     """
-    wanted, found = {name.encode(): name for name in names}, dict[str, int]()
+    wanted, addresses = {name.encode(): name for name in names}, dict[str, int]()
     for start, inode, path in _FILE.findall(proc.read(f"/proc/{pid}/maps").value or ""):
         key = proc.file_key(path).value
         if libraries.search(path) and key is not None and key[1] == int(inode):  # else another file has its name
             try:
                 for name, address in _exported(path, proc):
                     if name in wanted:
-                        found.setdefault(wanted[name], int(start, 16) + address)
+                        addresses.setdefault(wanted[name], int(start, 16) + address)
             except (struct.error, IndexError):  # it is no library
                 continue
-    return found
+    return addresses
 
 
 def _exported(path: str, proc: Proc) -> Iterator[tuple[bytes, int]]:

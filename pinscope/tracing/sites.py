@@ -259,12 +259,6 @@ class Seen:
             if self.is_worth(sites[0])
         )
 
-    @property
-    def pinned_share(self) -> float:
-        """Of the bytes of large copies over the link, how many use pinned memory."""
-        pinned, pageable = (sum(site.row["bytes"] for site in sites) for sites in (self.pinned, self.pageable))
-        return float(pinned / (pinned + pageable)) if pinned + pageable else 0.0
-
     def is_worth(self, site: Site) -> bool:
         """Whether a pageable site deserves a finding: what it costs, or what it copies, is a part of the whole."""
         large = sum(other.row["bytes"] for other in (*self.pinned, *self.pageable))

@@ -137,12 +137,6 @@ def first_advice(line: WorkingLine) -> str:
     return FIRST[line.remedy or "make"].format(line.name, line.row["count"])
 
 
-def costliest(seen: Seen) -> WorkingLine | None:
-    """The line whose work takes most; ``None`` where none takes a part of the time again and again."""
-    lines = (line for line in working_lines(seen) if seen.is_long(line.row, line.saved))
-    return next(lines, None)
-
-
 def table_of_work(seen: Seen) -> Table:
     """By line and call."""
     return table_of_lines(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pinscope.analysis.baseline import Baseline, KeptRuns, baseline_of
-from pinscope.analysis.check import check, deviation, lacking, parse_only, runs_needed, suspects, told_change
+from pinscope.analysis.check import check, deviation, lacking, least_change, parse_only, runs_needed, suspects
 from pinscope.analysis.comparison import Measured
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run
@@ -146,5 +146,5 @@ def test_a_line_of_a_program_that_is_new_is_a_regression() -> None:
 def test_as_many_runs_are_needed_as_the_formula_says(kept: KeptRuns) -> None:
     assert [runs_needed(spread, 0.02) for spread in (0.001, 0.005, 0.01, 0.02, 0.05)] == [2, 5, 11, 36, 214]
     assert runs_needed(1.0, 0.02) is None
-    assert told_change(0.02, 36, 36) <= 0.02 < told_change(0.02, 35, 35)
+    assert least_change(0.02, 36, 36) <= 0.02 < least_change(0.02, 35, 35)
     assert 0.005 < (deviation(kept) or 0) < 0.03

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pinscope.probes.proc import HERE, Answer, Proc, whole
 from pinscope.probes.process import user_name
 
-OLDEST = (3, 11)
+OLDEST = (3, 9)
 """Python that the recorder runs in."""
 _PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
 """An interpreter's file, or that of its library."""

@@ -10,7 +10,8 @@ comes behind a callback, ``process_end`` what comes at the end; ``host_calls`` f
 copies, ``loader_origins`` whose batches they are given, ``watch_reads`` who reads what is copied (``library_log``).
 ``library_calls`` puts calls of ours in the place of a library's. Nothing of this may reach the program, least of all an
 error. ``part`` is ``pinscope.trace``; it starts the process that keeps a part's rows. ``checks`` is ``pinscope.check``.
-``recorder_setup`` runs in a process of its own, the only one that imports ``cupti``.
+This half runs in any CPython from 3.9 on. ``recorder_setup``, in a process of its own, asks CUPTI's library what there
+is to follow and to read.
 
 Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` all of a program; ``line_totals`` makes
 rows, ``host_work`` those of the CPU's work, ``early_reads`` those of watched reads, ``migrations`` those of managed

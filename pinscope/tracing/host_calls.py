@@ -274,7 +274,7 @@ def _follow_jax(jax: Any) -> None:
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         """Of what arrives: JAX makes numbers of 64 bits shorter."""
-        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)), strict=False)
+        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)))
         return sum(there.nbytes for here, there in pairs if isinstance(here, numpy.ndarray)), STAGED, ""
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:

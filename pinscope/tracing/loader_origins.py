@@ -110,7 +110,7 @@ class Loaders:
             if len(_FROM) > MOST_KNOWN:
                 for place in [place for place, (tensor, _) in list(_FROM.items()) if tensor() is None]:
                     _FROM.pop(place, None)
-            for tensor, _ in zip(self._tensors(batch), range(MOST_TENSORS), strict=False):
+            for tensor, _ in zip(self._tensors(batch), range(MOST_TENSORS)):
                 if len(_FROM) <= MOST_KNOWN:
                     _FROM[id(tensor)] = ref(tensor), number
 

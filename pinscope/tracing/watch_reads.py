@@ -241,7 +241,7 @@ def _span(tensor: Any) -> Span:
         return begin, begin + tensor.nbytes
     if not tensor.numel():
         return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return begin, begin + (last + 1) * tensor.element_size()
 
 

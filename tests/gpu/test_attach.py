@@ -25,7 +25,7 @@ from tests.gpu.machine import MIB
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
 pytestmark = [
-    pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit"),
+    pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver"),
     pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb here: apt install gdb, or PATH with its packages"),
 ]
 PROGRAM, TIMES, RANKS_TIMES = TRACED / "attached.py", 20, 5

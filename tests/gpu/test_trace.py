@@ -37,7 +37,7 @@ def has_cupti() -> bool:
     return "problem" not in json.loads(subprocess.run(setup, capture_output=True, text=True, check=True).stdout)
 
 
-pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+pytestmark = pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 
 
 class Traced:

@@ -64,7 +64,7 @@ def test_a_program_that_became_another_is_not_there_any_more(tmp_path: Path) -> 
         ({"state": "t (tracing stop)", "tracer": 99}, "already, process 99"),
         ({"mounts": "mnt:[2]"}, "container"),
         ({"executable": "/usr/bin/sleep"}, "no Python"),
-        ({"executable": "/usr/bin/python3.10"}, "runs Python 3.10"),
+        ({"executable": "/usr/bin/python3.8"}, "runs Python 3.8"),
         ({"maps": None}, "forbids"),
     ],
 )

@@ -1,8 +1,7 @@
 """``pinscope trace --attach``: figures are those of a whole trace, and the program goes on as if nothing had been.
 
-Predicted: bytes to the byte; a copy's times within 10 % of those of a whole trace before or after; steps after a trace as
-long as before; a server of two ranks at most 2 % slower while it is recorded; no crash of a
-program with CUDA graphs that were made before.
+Predicted: bytes to the byte; a copy's times within 10 % of those of a whole trace before or after; steps as long as
+before; a server of two ranks at most 2 % slower meanwhile; no crash of a program with CUDA graphs made before.
 """
 
 from __future__ import annotations

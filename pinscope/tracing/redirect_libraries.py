@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pinscope.tracing.library_calls import change_method, when_imported
+from pinscope.tracing.recorder import newest_recorder
 from pinscope.tracing.redirect import Buffer, Line, Redirect, Ring
 from pinscope.tracing.spool_folder import SpoolFolder
 
@@ -154,7 +155,7 @@ class _Tensors:
             return _GRADIENT
         if source.is_quantized or source.is_conj() or source.is_neg():
             return "a tensor that is quantized, or a view that negates"
-        if source.is_pinned():
+        if newest_recorder().pinned.has(source):
             return _PINNED
         return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None
 

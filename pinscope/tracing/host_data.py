@@ -120,7 +120,8 @@ class HostData:
         """A call from such a stack is over: function, its first three parameters, correlation id."""
         if number in self.functions and copied[2] > LARGE_BYTES:
             self._expect(number, copied, correlation)
-            self._memory.meet(number, stack)
+            if (stack, number) not in self._memory.known_sites:
+                self._memory.known.discard(stack)
 
     def _expect(self, number: int, copied: tuple[int, int, int], correlation: int) -> None:
         target, source, size = copied

@@ -45,6 +45,9 @@ class _Lane(ctypes.Structure):
     )
 
 
+_FIRST = _Lane.calls.offset
+
+
 class Notes(ctypes.Structure):
     """Functions that are followed; those that are noted in lanes; those that copy, whose third parameter is a size;
     whether begins are noted; the notes."""
@@ -126,7 +129,7 @@ class Lanes:
         thread = _thread.get_ident()
         lane = self._lanes[thread >> _THREAD_BITS & MOST_LANES - 1]
         if not lane.thread:  # else it is another thread's
-            lane.next = ctypes.addressof(lane) + _Lane.calls.offset
+            lane.next = ctypes.addressof(lane) + _FIRST
             self._open[thread] = lane, stack
             lane.thread = thread
 
@@ -151,7 +154,7 @@ class Lanes:
         for thread in list(self._open):
             lane, _ = self._open.pop(thread)
             lane.thread = 0
-            are_over = (lane.next - ctypes.addressof(lane) - _Lane.calls.offset) // _CALL.size
+            are_over = (lane.next - ctypes.addressof(lane) - _FIRST) // _CALL.size
             for place, (correlation, _, begun, ended, _) in enumerate(_calls(lane, lane.end)):
                 if place < are_over or begun > ended:  # else it is of an earlier call of a library
                     yield correlation, begun
@@ -159,7 +162,6 @@ class Lanes:
 
 def _calls(lane: _Lane, end: int) -> Iterator[tuple[int, int, int, int, tuple[int, int, int]]]:
     """Correlation id, function, begin, end and parameters of the calls before an address."""
-    first = _Lane.calls.offset
-    for place in range(first, end - ctypes.addressof(lane), _CALL.size):
-        correlation, number, begun, more, ended, more_ended, *copied = _CALL.unpack_from(lane, place)
-        yield correlation, number, begun * 10**9 + more, ended * 10**9 + more_ended, (*copied,)
+    for place in range(_FIRST, end - ctypes.addressof(lane), _CALL.size):
+        call = _CALL.unpack_from(lane, place)
+        yield call[0], call[1], call[2] * 10**9 + call[3], call[4] * 10**9 + call[5], call[6:]

@@ -340,9 +340,9 @@ class Recorder:
         self._folder.append(name, as_json(document) + b"\n")
 
     def begin_library_call(self) -> int:
-        """A library is called by the program; the number of the stack, with which what the driver does for it counts
-        until the ``lanes`` are closed."""
-        stack = self._stack(_getframe(1))
+        """A library is called, two frames from here; the number of the stack, with which what the driver does for it
+        counts until the lane is closed."""
+        stack = self._stack(_getframe(2))
         self.lanes.open(stack)
         return stack
 

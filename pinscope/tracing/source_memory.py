@@ -52,7 +52,8 @@ class SourceMemory:
 
     Attributes:
         functions: number of those that copy → which of their arguments may be an address of the host.
-        known: stacks of which no copy is looked at any more.
+        known_sites: stack and function of copies of which enough were looked at.
+        known: stacks of which no copy need be looked at any more, as far as is known.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SourceMemory:
         self._stack, self._keep = stack, keep
         self._times: dict[tuple[int, int], int] = {}
         self._left = MOST_SECONDS
+        self.known_sites: set[tuple[int, int]] = set()
         self.known: set[int] = set()
         names = {int(number): name for number, name in functions.items()}
         self.functions = {
@@ -82,6 +84,7 @@ class SourceMemory:
         site = self._stack(caller), number
         times = self._times[site] = self._times.get(site, 0) + 1
         if times == LOOKED_AT[-1]:
+            self.known_sites.add(site)
             self.known.add(site[0])
         if times not in LOOKED_AT or self._left <= 0:
             return False
@@ -96,12 +99,6 @@ class SourceMemory:
             self._left = 0.0
         self._left -= time.perf_counter() - begun
         return True
-
-    def meet(self, number: int, stack: int) -> None:
-        """A large copy has come from a stack that is known: the next is looked at, if there were too few by this
-        function."""
-        if number in self.functions and self._times.get((stack, number), 0) < LOOKED_AT[-1]:
-            self.known.discard(stack)
 
 
 class PinnedMemory:

@@ -141,6 +141,15 @@ void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
 
 void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
 
+/* The same within a range, as a library may name it. */
+void fake_push(const char *);
+void fake_pop(void);
+void fake_copy_in_range(const void *host, uint64_t bytes, int source, int target) {
+    fake_push("of a library");
+    fake_copy_of(host, bytes, source, target);
+    fake_pop();
+}
+
 /* A copy from pinned memory in a thread of its own, which runs no Python. */
 static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }
 void fake_copy_in_thread(uint64_t bytes) {

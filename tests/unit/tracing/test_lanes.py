@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import statistics
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from ctypes import addressof, c_uint64, cast
@@ -13,13 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pinscope.tracing.cupti_library import DRIVER
 from pinscope.tracing.error_filter import error_filter
 from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
-from tests.data.fake_cupti import FIRST_LINE, PRELUDE, built, variables
+from pinscope.tracing.spool import Scope
+from tests.data.fake_cupti import FIRST_LINE, built
 from tests.unit.tracing.test_error_filter import CALLBACK, Data
 from tests.unit.tracing.test_recorder import ALL, Recorded, record
 
@@ -36,8 +32,10 @@ class Tensor:
     layout, nbytes, is_cpu, is_cuda, _as_parameter_ = strided, len(data), True, False, ctypes.c_uint64(0)
     def data_ptr(self): return ctypes.addressof(data)
     def is_pinned(self): return True
-def made_by(copy): return functools.partial(copy, ctypes.addressof(data), len(data), 2, 3)
-Tensor.to, Tensor.copy_, Tensor.cuda = map(made_by, (library.fake_copy_of,) * 2 + (library.fake_copy_in_range,))
+def made_by(copy, size=len(data), source=2): return functools.partial(copy, ctypes.addressof(data), size, source, 3)
+Tensor.to = made_by(library.fake_copy_of)
+Tensor.cuda = made_by(library.fake_copy_in_range)
+Tensor.copy_ = made_by(library.fake_copy_of, 9 * 20_000_000, 1)  # which takes 20 ms
 nn = SimpleNamespace(Parameter=Tensor)
 """
 """A library whose calls run no Python, as PyTorch's."""
@@ -83,8 +81,8 @@ class Here:
 
 
 @pytest.fixture
-def here() -> Iterator[Here]:
-    yield Here()
+def here() -> Here:
+    return Here()
 
 
 def test_calls_in_a_lane_are_entered_with_its_stack_once_it_is_closed(here: Here) -> None:
@@ -169,10 +167,10 @@ print(taken)
 WITHOUT = "sys.modules['pinscope.tracing.host_data'].HostData.knows = lambda *_: False\n"
 
 
-def stepped(library: Path, folder: Path, program: str) -> Recorded:
+def stepped(library: Path, folder: Path, program: str, scope: Scope = ALL) -> Recorded:
     folder.mkdir()
     (folder / "torch.py").write_text(TORCH)
-    seen = record(library, folder, program, ALL)
+    seen = record(library, folder, program, scope)
     assert (seen.stderr, seen.spool.said("fault")) == ("", None)
     return seen
 
@@ -201,4 +199,38 @@ def test_what_is_kept_of_calls_in_lanes_is_what_python_keeps(library: Path, tmp_
     with_lanes = stepped(library, tmp_path / "with", STEPS)
     without = stepped(library, tmp_path / "without", WITHOUT + STEPS)
     assert kept(with_lanes, 0) == kept(without, 1)
-    assert (int(with_lanes.stdout), int(without.stdout)) == (30 * (2 + 2 + 1 - 2) + 60, 30 * (2 + 2 + 1) + 60)
+    assert (int(with_lanes.stdout), int(without.stdout)) == (30 * 5, 30 * 7)
+
+
+def test_a_copy_ends_though_another_thread_keeps_python_s_lock(library: Path, tmp_path: Path) -> None:
+    program = """
+import torch
+tensor, step = torch.Tensor(), 0
+def keep():
+    while not (step == 5 and cuda.fake_under_way()): time.sleep(0.001)
+    print(ctypes.PyDLL(os.environ["FAKE_CUPTI"]).fake_hold(6))
+thread = threading.Thread(target=keep)
+thread.start()
+for step in range(6): tensor.copy_(tensor)
+thread.join()
+"""
+    seen = stepped(library, tmp_path / "folder", program)
+    assert (seen.stdout, len(seen.spool.calls())) == ("1\n", 6)
+
+
+def test_a_call_that_a_lane_has_is_followed_to_its_end_though_the_recording_is_over(
+    library: Path, tmp_path: Path
+) -> None:
+    program = """
+import pinscope, torch
+tensor = torch.Tensor()
+def work():
+    for step in range(6): tensor.copy_(tensor)
+thread = threading.Thread(target=work)
+with pinscope.trace("part"): thread.start(); time.sleep(0.11)
+thread.join()
+"""
+    seen = stepped(library, tmp_path / "folder", program, Scope(children=False, only_parts=True))
+    calls = seen.spool.calls()
+    assert len(calls) == seen.counts["MEMCPY"]
+    assert (calls["function"] == COPY).all()

@@ -18,7 +18,7 @@ static Request request;
 static Complete complete;
 static uint8_t *buffer;
 static size_t size, used;
-static uint32_t correlation;
+static _Atomic uint32_t correlation;
 static int on;
 static uint8_t kinds[64];
 static uint8_t enabled[6][1024];

@@ -2,9 +2,9 @@
 
 ``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``calls``: of PyTorch's calls that make one, which are
 followed as well; that of ``back`` is watched. ``beside``: of PyTorch's ``to`` of 1 MiB that is pinned, beside a thread
-that pins as much again and again, as a DataLoader's does. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
-from pinned and from pageable memory. The recorder is started and ended in this process, so that both are measured
-alike.
+that pins as much again and again, as a DataLoader's does. ``training``: milliseconds of a step of an MLP of eight
+layers of 2048², from pinned and from pageable memory. The recorder is started and ended in this process, so that both
+are measured alike.
 """
 
 import json

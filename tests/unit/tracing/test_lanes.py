@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from ctypes import addressof, c_uint64, cast
 from pathlib import Path
 from types import SimpleNamespace
@@ -154,7 +153,9 @@ def work():
         tensor.to("cuda")
         tensor.cuda()
         copy(64, PAGEABLE, DEVICE)
-threads = [threading.Thread(target=work) for _ in range(3)]
+together = threading.Barrier(3)
+def run(): together.wait(); work()
+threads = [threading.Thread(target=run) for _ in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 def count(frame, event, argument):

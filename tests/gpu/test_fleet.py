@@ -8,6 +8,7 @@ these worse than theirs.
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ def test_both_gpus_are_measured_in_turn_and_by_two_hosts_and_check_calls_them_eq
     assert (code, turn["missing"]) == (0, [])
     code, hosts = campaign("hosts", 2)
     assert (code, hosts["missing"]) == (0, [])
-    assert sorted(run["host"] for run in hosts["stored"]) == ["local-1", "local-2"]
+    assert sorted(run["host"] for run in hosts["stored"]) == [
+        f"{socket.gethostname()}-local-{place}" for place in (1, 2)
+    ]
     code, again = campaign("turn", 1)
     assert (code, again["stored"], len(again["already"])) == (0, [], 2)
     for device in (0, 1):

@@ -45,7 +45,7 @@ def _fleet() -> None:
 def run(
     experiments: Annotated[
         list[str],
-        typer.Argument(metavar="EXPERIMENT…|all", help="Experiments, in this order.", autocompletion=experiment_names),
+        typer.Argument(metavar="EXPERIMENT|all", help="Experiments, in this order.", autocompletion=experiment_names),
     ],
     scheduler: Annotated[
         str | None,
@@ -81,8 +81,10 @@ def run(
     at_once: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="At most N hosts measure at once. Default: all.")
     ] = None,
-    limit: Annotated[str, option("DURATION", "How long one run may take, its turn in the queue included.")] = "30m",
-    join: Annotated[str, option("DURATION", "How long hosts are waited for.")] = "2m",
+    limit: Annotated[
+        str, option("DURATION", "How long one run may take, its turn in the queue included. Default: 30m.")
+    ] = "30m",
+    join: Annotated[str, option("DURATION", "How long hosts are waited for. Default: 2m.")] = "2m",
     campaign: Annotated[
         str | None,
         option(
@@ -213,4 +215,5 @@ def _what(line: Missing) -> str:
 
 
 def _run_object(run: Run) -> dict[str, Any]:
-    return {"id": run.id, "host": run.environment.host, "experiment": run.experiment, "status": run.status}
+    chosen = {"id", "experiment", "device", "status"}
+    return {"host": run.environment.host, **run.model_dump(mode="json", include=chosen)}

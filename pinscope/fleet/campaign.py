@@ -112,6 +112,22 @@ def requests(names: Sequence[str], lab: LabKind, quick: bool, settings: Mapping[
     return tuple(asked)
 
 
+def done_already(store: Store, asked: Asked) -> dict[tuple[str, str, int], Run]:
+    """Host, experiment and GPU → the run of this campaign that is stored and done, with the parameters that are set."""
+    done = {}
+    for request in asked.requests:
+        preset = find(request.experiment).experiment.Params.preset(asked.lab, request.quick)
+        wanted = preset.with_overrides(request.overrides).model_dump(mode="json")
+        stored = store.each_run(
+            experiment=request.experiment, lab=asked.lab, status="done", tags=[asked.tag], recordings=False
+        )
+        for run in stored:
+            same = all(run.params.get(name) == wanted[name] for name in request.overrides)
+            if same and isinstance(run, ExperimentRun) and run.quick == request.quick:
+                done[run.environment.host, run.experiment, run.device] = run
+    return done
+
+
 @dataclass(frozen=True)
 class Missing:
     """What was asked for and is not there."""
@@ -263,17 +279,7 @@ class Campaign:
 
     def _without_done(self, hosts: Sequence[_Host]) -> list[_Host]:
         """The hosts that have something to run that is not stored and done."""
-        done = dict[tuple[str, str, int], Run]()
-        for request in self._asked.requests:
-            preset = find(request.experiment).experiment.Params.preset(self._asked.lab, request.quick)
-            wanted = preset.with_overrides(request.overrides).model_dump(mode="json")
-            stored = self._store.each_run(
-                experiment=request.experiment, lab=request.lab, status="done", tags=[self._asked.tag], recordings=False
-            )
-            for run in stored:
-                same = all(run.params.get(name) == wanted[name] for name in request.overrides)
-                if same and isinstance(run, ExperimentRun) and run.quick == request.quick:
-                    done[run.environment.host, run.experiment, run.device] = run
+        done = done_already(self._store, self._asked)
         for host in hosts:
             keys = {(host.name, request.experiment, gpu): (request, gpu) for request, gpu in host.waiting}
             self.result.already += [done[key] for key in keys if key in done]
@@ -331,7 +337,6 @@ class Campaign:
         """
         deadline = time.monotonic() + jobs.PATIENCE_SECONDS
         with BundleReader(io.BytesIO(bundle), "what it sent") as opened:
-            opened.check()
             while True:
                 try:
                     self._store.import_runs(opened.items(), opened.parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import subprocess
 import tempfile
 import time
@@ -196,6 +197,8 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
         NotPossible: the scheduler cannot listen there.
     """
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three or four a host, and often 1,024 are allowed
     security = Security.temporary()
     fields = ("tls_ca_file", "tls_worker_cert", "tls_worker_key")
     with dask.config.set(_OWN), tempfile.TemporaryDirectory(prefix="pinscope-fleet-") as folder:

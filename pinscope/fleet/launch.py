@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ def local(count: int) -> Plan:
 
     def plan(order: Mapping[str, Any], folder: Path) -> Sequence[Launch]:
         own = {**order, "pretends": count > 1, "folder": str(folder)}
-        names = [f"local-{place}" for place in range(1, count + 1)]
+        names = [f"{socket.gethostname()}-local-{place}" for place in range(1, count + 1)]
         return [
             Launch(name, isolation.command(_MODULE), {**own, "name": name, "share": [place, count]})
             for place, name in enumerate(names)

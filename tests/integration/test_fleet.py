@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from pinscope import isolation
 from pinscope.store.store import Store
 from tests.integration.processes import in_the_background, variables
 
-pytest.importorskip("distributed")
+Security = pytest.importorskip("distributed").Security
 
 ONE_CELL = ("--set", "sizes=64KiB", "--set", "memory=pinned", "--set", "directions=h2d")
 RUN = ("fleet", "run", "bandwidth", "--lab", "host", "--quick", "--json", *ONE_CELL)
@@ -52,16 +54,6 @@ async def serve():
 asyncio.run(serve())
 """
 """The scheduler of a Dask cluster of a user's own. Its folder has its address, certificates and workers' names."""
-WITHOUT_ITS_CERTIFICATE = """
-import sys
-from distributed import Client, Security
-for security in (None, Security.temporary()):
-    for address in [*sys.argv[1:], *(tls.replace("tls://", "tcp://") for tls in sys.argv[1:])]:
-        try:
-            Client(address, security=security, timeout=2)
-        except Exception as error:
-            print("refused")
-"""
 
 
 def wait_until(holds: Any, seconds: float = 30.0) -> Any:
@@ -126,7 +118,7 @@ class Cluster:
         return process.returncode, json.loads(said)
 
     def left_of_runs(self) -> list[Path]:
-        """Folders of runs that nobody measures any more."""
+        """Folders of runs that nobody measures any more. Those of a killed worker go with the start of the next one."""
         return list(self.folder.rglob("run-*"))
 
 
@@ -143,6 +135,20 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             scheduler.terminate()
 
 
+def is_heard(port: int, stranger: ssl.SSLContext | None) -> bool:
+    """Whether a listener of Dask answers, in the clear or to this certificate, with its own greeting."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        try:
+            if stranger is None:
+                plain.sendall(bytes(64))
+                return plain.recv(1) != b""
+            stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+            with stranger.wrap_socket(plain) as wrapped:
+                return wrapped.recv(1) != b""
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
 def hosts_of(runs: Any) -> list[str]:
     """Their names."""
     return sorted(run["host"] for run in runs)
@@ -156,21 +162,18 @@ def reasons(result: Any) -> dict[str, str]:
 OTHER = "it has PinScope 0.0.9; here is 0.1.0"
 
 
-def test_a_lost_host_and_one_of_another_version_are_named_and_only_they_run_again(cluster: Cluster) -> None:
+def test_a_lost_host_and_one_of_another_version_are_named_and_the_rest_is_kept(cluster: Cluster) -> None:
     cluster.start("a", "b", "c", other_version="c")
-    code, result = cluster.campaign(kill=["b"])
+    code, result = cluster.campaign("--label", "rack=r1", kill=["b"])
     assert (code, hosts_of(result["stored"])) == (1, ["a"])
     assert reasons(result) == {"b": "its worker was lost", "c": OTHER}
-    cluster.end("c")
-    cluster.start("b", "c")
-    code, again = cluster.campaign("--label", "rack=r1")
-    assert (code, hosts_of(again["already"]), hosts_of(again["stored"]), again["missing"]) == (0, ["a"], ["b", "c"], [])
     with Store() as store:
-        runs = store.runs(recordings=False)
-    assert sorted(run.environment.host for run in runs) == ["a", "b", "c"]
-    assert {run.status for run in runs} == {"done"}
-    assert sorted(run.tags for run in runs) == [("fleet=c1",), *[("rack=r1", "fleet=c1")] * 2]
-    assert cluster.left_of_runs() == []
+        (run,) = store.runs(recordings=False)
+    assert (run.environment.host, run.status, run.tags) == ("a", "done", ("rack=r1", "fleet=c1"))
+    assert [path.relative_to(cluster.folder).parts[0] for path in cluster.left_of_runs()] == ["b"]
+    known = ssl.create_default_context()
+    known.load_cert_chain(cluster.folder / "worker_cert", cluster.folder / "worker_key")
+    assert is_heard(int(cluster.address.rpartition(":")[2]), known)
 
 
 def test_of_eight_hosts_two_are_killed_one_hangs_and_one_is_of_another_version(cluster: Cluster) -> None:
@@ -217,15 +220,11 @@ def test_only_who_holds_its_certificate_is_heard_and_ctrl_c_ends_all_of_it() -> 
         assert {address.ip for address in listening} == {"127.0.0.1"}
         folders = [Path(os.environ["TMPDIR"]).glob("pinscope-fleet-*")]
         assert [folder.stat().st_mode & 0o777 for some in folders for folder in some] == [0o700]
-        addresses = [f"tls://127.0.0.1:{address.port}" for address in listening]
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT_ITS_CERTIFICATE, *addresses],
-            capture_output=True,
-            text=True,
-            env=variables(),
-            check=False,
-        )
-        assert done.stdout.split() == ["refused"] * 4 * len(addresses), done.stderr
+        for address in listening:
+            strangers = [None, ssl.create_default_context(), *(
+                Security.temporary().get_connection_args(role)["ssl_context"] for role in ("client", "worker")
+            )]  # fmt: skip
+            assert [is_heard(address.port, stranger) for stranger in strangers] == [False] * 4
         assert worker.is_running()
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=30)

@@ -11,7 +11,10 @@ from pinscope.errors import BadInput, InvalidParameter, NotPossible
 pytest.importorskip("distributed")
 
 from pinscope.cli.main import main
-from pinscope.fleet.campaign import Asked, requests
+from pinscope.fleet.campaign import Asked, done_already, requests
+from pinscope.records.run import ExperimentRun
+from pinscope.store.recordings import recorded_runs
+from pinscope.store.store import Store
 
 
 def test_a_setting_goes_to_the_experiments_that_have_it() -> None:
@@ -46,6 +49,32 @@ def test_a_campaign_s_name_and_labels_must_be_tags() -> None:
     for wrong in ({"campaign": "a b"}, {"campaign": "x" * 35}, {"tags": ("two words",)}, {"host_tags": {"n": ["a,b"]}}):
         with pytest.raises(InvalidParameter):
             Asked(**{"campaign": "c1", "requests": asked, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_run_is_there_if_campaign_host_gpu_experiment_size_and_set_parameters_are_those_asked_for() -> None:
+    recorded = next(run for run in recorded_runs() if run.experiment == "bandwidth")
+    run = recorded.model_copy(update={"recording": False, "tags": ("fleet=c1", "rack=r1")})
+    assert isinstance(run, ExperimentRun)
+    changes = {
+        "there": {},
+        "of-another-gpu": {"device": 1},
+        "of-another-host": {"environment": run.environment.model_copy(update={"host": "node2"})},
+        "of-another-campaign": {"tags": ("fleet=c2",), "device": 2},
+        "of-another-size": {"quick": not run.quick, "device": 3},
+        "with-another-parameter": {"params": {**run.params, "repeats": 9}, "device": 4},
+        "that-failed": {"status": "failed", "device": 5},
+    }
+    with Store() as store:
+        for name, change in changes.items():
+            store.add(run.model_copy(update={"id": name, **change}))
+        set_ = {"repeats": str(run.params["repeats"])}
+        done = done_already(store, Asked("c1", requests(["bandwidth"], "cuda", run.quick, set_)))
+    host = run.environment.host
+    assert {key: there.id for key, there in done.items()} == {
+        (host, "bandwidth", 0): "there",
+        (host, "bandwidth", 1): "of-another-gpu",
+        ("node2", "bandwidth", 0): "of-another-host",
+    }
 
 
 @pytest.mark.parametrize(

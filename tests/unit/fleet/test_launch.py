@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ pytest.importorskip("distributed")
 from pinscope.fleet import launch
 from pinscope.fleet.cluster import Plan
 
+HOST = socket.gethostname()
 ORDER = {"campaign": "c1", "scheduler": "tls://10.0.0.1:1", "security": {"tls_worker_key": "SECRET"}}
 
 
 @pytest.mark.parametrize(
     ("plan", "names", "hosts"),
     [
-        (launch.local(2), ["local-1", "local-2"], None),
+        (launch.local(2), [f"{HOST}-local-1", f"{HOST}-local-2"], None),
         (launch.ssh(["node1", "me@node2"], ["-p", "22"]), ["node1", "me@node2"], None),
         (launch.slurm(3, ["--exclusive"]), ["slurm"], 3),
     ],

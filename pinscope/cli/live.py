@@ -108,7 +108,8 @@ def live(
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     pids = checked_pids(pid)
-    with terminal.Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    source_of = open_source(probe=probe, gpus=gpus, interval_seconds=interval, copies_of=pids)
+    with terminal.Stop() as stop, source_of as source:
         if once:
             _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:

@@ -340,6 +340,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         allocators=maps.allocators if maps is not None else (),
         said_at=said.then(lambda report: report.at).note(missing, "said_at"),
         oldest_pieces=registered.oldest,
+        copies=around.registrations.copies.get(seen.pid) if around.registrations is not None else None,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
             missing, "inherited_bytes"

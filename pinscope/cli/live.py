@@ -102,7 +102,12 @@ def live(
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: trace for one --interval, then print.")
+        bool,
+        typer.Option(
+            "--probe",
+            help=f"{PROBE_HELP} With --pid: also count the copies of that process, by call, "
+            "size, direction and kind of memory. With --once: trace for one --interval, then print.",
+        ),
     ] = False,
     gpus: Gpus = True,
 ) -> int:

@@ -338,6 +338,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         kept_bytes=kept.note(missing, "kept_bytes"),
         kept_by=seen.report.kept_bytes if seen.report is not None else {},
         allocators=maps.allocators if maps is not None else (),
+        python=owned.then(lambda _: maps is not None and maps.is_python).note(missing, "python"),
         said_at=said.then(lambda report: report.at).note(missing, "said_at"),
         oldest_pieces=registered.oldest,
         copies=around.registrations.copies.get(seen.pid) if around.registrations is not None else None,

@@ -251,6 +251,8 @@ class Holder(Estimated):
     """Allocator → what it keeps, where the process says so."""
     allocators: tuple[str, ...] = ()
     """Those of these libraries that the process has loaded."""
+    python: bool | None = None
+    """A Python interpreter runs in it, so that it can be traced line by line; ``None`` where that cannot be seen."""
     said_at: datetime | None = None
     """When the process itself said what it has registered and what its allocators keep."""
     oldest_pieces: tuple[Piece, ...] = ()

@@ -167,27 +167,28 @@ class CopyProbe:
     Args:
         pids: of the processes.
         proc: where /sys is read.
+        ring_bytes: of memory for calls that are not read yet; a power of two.
 
     Raises:
         OSError: this kernel cannot.
     """
 
-    def __init__(self, pids: Collection[int], proc: Proc = HERE) -> None:
+    def __init__(self, pids: Collection[int], proc: Proc = HERE, ring_bytes: int = RING_BYTES) -> None:
         kind = proc.line("/sys/bus/event_source/devices/uprobe/type").value
         if kind is None:
             raise OSError(errno.EOPNOTSUPP, "it has no probes for single processes (perf_event_open)")
-        self._kind, self._pids = int(kind), tuple(pids)
+        self._kind, self._pids, self._ring_bytes = int(kind), tuple(pids), ring_bytes
         self._programs: dict[str, int] = {}
         self._open: list[int] = []
         self._memory: list[mmap.mmap] = []
         self._read = 0
         try:
-            self._ring = self._kept(_bpf(_MAP_CREATE, struct.pack("<IIII", _RING, 0, 0, RING_BYTES)))
+            self._ring = self._kept(_bpf(_MAP_CREATE, struct.pack("<IIII", _RING, 0, 0, ring_bytes)))
             self._lost = self._kept(_bpf(_MAP_CREATE, struct.pack("<IIII", _ARRAY, 4, 8, 1)))
             page = mmap.PAGESIZE
             self._memory = [
                 mmap.mmap(self._ring, page),  # how far it was read
-                mmap.mmap(self._ring, page + 2 * RING_BYTES, prot=mmap.PROT_READ, offset=page),  # the ring twice
+                mmap.mmap(self._ring, page + 2 * ring_bytes, prot=mmap.PROT_READ, offset=page),  # the ring twice
             ]
         except BaseException:
             self.close()
@@ -240,7 +241,7 @@ class CopyProbe:
         """Calls since the last time."""
         counter, ring = self._memory
         written = int.from_bytes(ring[:8], "little")
-        begin = mmap.PAGESIZE + self._read % RING_BYTES
+        begin = mmap.PAGESIZE + self._read % self._ring_bytes
         copies = parse_ring(ring[begin : begin + written - self._read])
         self._read += len(copies.calls) * _RECORD.size
         counter[:8] = self._read.to_bytes(8, "little")

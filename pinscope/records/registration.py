@@ -69,6 +69,7 @@ class CopySum(Record):
     call: str
     """The driver's function; calls of the runtime API (cudaMemcpyAsync) come through it."""
     direction: Literal["h2d", "d2h"]
+    """To a GPU, or from one."""
     memory: CopyMemory
     """Of the host's side."""
     most_bytes: int
@@ -76,7 +77,7 @@ class CopySum(Record):
     count: int
     """Calls. Failed ones count."""
     bytes: int
-    """What they asked to copy."""
+    """What they asked to copy, in all."""
 
 
 class Copies(Estimated):
@@ -87,7 +88,7 @@ class Copies(Estimated):
     seconds: float
     """So long it has counted."""
     sums: tuple[CopySum, ...] = ()
-    """Most bytes first."""
+    """By call, direction, memory and size, most bytes first."""
     uncounted_calls: int = 0
     """Calls whose bytes are not known: copies in two or three dimensions, of arrays, in batches, of managed memory,
     and launches of graphs, which may have copies in them."""

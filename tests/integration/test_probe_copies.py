@@ -6,17 +6,21 @@ Skipped, with the reason, where the kernel or this user lacks what the probe nee
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from pinscope.live.tracker import Tracker
+from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe
+from pinscope.probes.uprobes import function_offsets
 from pinscope.records.registration import Copies
-from tests.data.fake_driver import Program, build, left_by, tracing
+from tests.data.fake_driver import Program, build, is_probed, left_by, tracing
 
 MIB = 2**20
+SMALL = 2**16
+"""Bytes of a ring."""
 
 
 @pytest.fixture(scope="module")
@@ -89,19 +93,39 @@ def test_memory_is_pinned_while_it_is(tracker: Tracker, program: Program) -> Non
     assert {row[2:] for row in new(tracker, program, before)} == {("unknown", 100), ("pinned", 1000), ("unknown", 300)}
 
 
-def test_another_process_is_not_counted_and_pays_nothing(tracker: Tracker, program: Program, library: Path) -> None:
+def test_another_process_is_not_counted_and_has_no_probes(tracker: Tracker, program: Program, library: Path) -> None:
     before = rows(counted(tracker, program))
     with Program(library) as other:
-        assert b"\xcc" not in first_bytes(other)
+        assert not is_probed(other.pid, library)
         other.does("h2d", 4096, other.does("map", MIB), 4096)
     assert rows(counted(tracker, program)) == before
+    assert is_probed(program.pid, library)
 
 
-def first_bytes(program: Program) -> bytes:
-    """Of the function cuMemcpyHtoD_v2, as it stands in the program's memory; the kernel's breakpoint is 0xcc on x86."""
-    raise NotImplementedError
+@contextmanager
+def probe(program: Program, library: Path) -> Iterator[CopyProbe]:
+    with library.open("rb") as file:
+        offsets = function_offsets(file.fileno(), COPY_CALLS, os.uname().machine).value
+    assert offsets
+    with tracing(), closing(CopyProbe([program.pid], ring_bytes=SMALL)) as opened:
+        opened.add(str(library), offsets)
+        yield opened
 
 
-def test_what_comes_faster_than_it_can_be_read_is_lost_and_said(tracker: Tracker, program: Program) -> None:
-    del tracker, program
-    time.sleep(0)
+def test_more_calls_than_the_ring_takes_are_lost_and_said_and_after_the_end_nothing_is_left(library: Path) -> None:
+    room, more = SMALL // 48, 100
+    with Program(library) as program:
+        with probe(program, library) as opened:
+            program.does("many", room + more, 512)
+            assert (len(opened.read().calls), opened.lost_calls()) == (room, more)
+            program.does("many", more, 512)
+            assert (len(opened.read().calls), opened.lost_calls()) == (more, more)
+            assert is_probed(program.pid, library)
+        assert not is_probed(program.pid, library)
+
+
+def test_a_process_that_has_ended_is_no_trouble(library: Path) -> None:
+    with Program(library) as program:
+        program.kill()
+        with probe(program, library) as opened:
+            assert opened.read().calls == []

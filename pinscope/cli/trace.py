@@ -85,7 +85,7 @@ def trace(
         option(
             "PID",
             "Instead of SCRIPT: record this Python process, which runs already and goes on afterwards, for the time "
-            "of --for, 10s by default. May be given several times. Before Python 3.14 it needs gdb or lldb.",
+            "of --for, 10s by default. May be given several times.",
             "--attach",
         ),
     ] = None,

@@ -52,7 +52,7 @@ def test_a_program_of_pytorch_gives_the_same_lines_as_in_pinscope_s_own_environm
 
 
 def test_both_ranks_of_torchrun_stand_in_one_result(train: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--log-dir", str(tmp_path)]
     seen = Traced(tmp_path, str(train), *launch, str(TRACED / "ranks.py"), seconds=300)
     assert seen.exit_code == 0
     of_rank = {row.get("rank"): row["copies"] for row in seen.rows if row["kind"] == "process"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 LIBRARY, STOP = sys.argv[1:]
-LEAST, BYTES, HELD = 300, 4 << 20, 64 << 20
+LEAST, BYTES, HELD = 2000, 4 << 20, 64 << 20
 RANK = os.environ.get("RANK", "")
 
 

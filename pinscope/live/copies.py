@@ -18,13 +18,14 @@ from typing import Literal
 
 from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe, pid_and_call
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import Extent, MemoryMaps, parse_maps
+from pinscope.probes.process import Extent, MemoryMaps, parse_maps, start_ticks
 from pinscope.probes.uprobes import Executed, Returned, TraceEvent
 from pinscope.records.figure import at_least, at_most, bound_of_sum
-from pinscope.records.registration import Copies, CopyMemory, CopySum
+from pinscope.records.registration import Copies, CopyMemory, CopySum, LinkDirection
 from pinscope.units import format_bytes
 
-Side = Literal["pinned", "host", "managed"]
+Side = Literal["pinned", "host", "managed", "unseen"]
+"""``unseen``: nothing was mapped there when the process was looked at, and it is too early to look again."""
 OLDEST_LOOK_SECONDS = 1.0
 """A process's mappings are looked at again after this, and when it pins or releases memory."""
 LOOK_SHARE = 0.05
@@ -75,7 +76,7 @@ def _range(match: re.Match[str], maps: MemoryMaps) -> tuple[int, int, Side]:
 class _Process:
     """What is known of one process."""
 
-    sums: dict[tuple[str, Literal["h2d", "d2h"], CopyMemory, int], list[int]] = field(default_factory=dict)
+    sums: dict[tuple[str, LinkDirection, CopyMemory, int], list[int]] = field(default_factory=dict)
     uncounted: int = 0
     mapped: Ranges = field(default_factory=Ranges)
     is_stale: bool = True
@@ -85,7 +86,7 @@ class _Process:
     pinned: Ranges | None = None
     """Where the probe saw it pin memory; ``None``: to be asked again."""
 
-    def add(self, call: str, direction: Literal["h2d", "d2h"], memory: CopyMemory, size: int, times: int) -> None:
+    def add(self, call: str, direction: LinkDirection, memory: CopyMemory, size: int, times: int) -> None:
         most = 1 << -(-max(size - 1, 0).bit_length() // 2) * 2
         count = self.sums.setdefault((call, direction, memory, most), [0, 0])
         count[0] += times
@@ -108,18 +109,20 @@ class CopyCounter:
         self._processes = {pid: _Process() for pid in pids}
         self._moments: list[int] = []
         self._calls: list[tuple[int, int, int, int]] = []
+        self._started = {pid: start_ticks(pid, proc).value for pid in pids}
+        self._counts_since = 0.0
         self._since = datetime.now(UTC)
         self._probe: CopyProbe | None = None
         self.trouble: str | None = None
         if pids:
-            self._try(lambda: CopyProbe(pids, proc))
+            try:
+                self._probe = CopyProbe(pids, proc)
+            except OSError as error:
+                self._give_up(error)
 
-    def _try(self, make: Callable[[], CopyProbe | None]) -> None:
-        try:
-            self._probe = make()
-        except OSError as error:
-            self.close()
-            self.trouble = f"the kernel does not let PinScope count copies: {error.strerror or error}"
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        self.trouble = f"the kernel does not let PinScope count copies: {error.strerror or error}"
 
     def add(self, place: str, offsets: Mapping[str, int]) -> None:
         """Set the probes in a library.
@@ -128,8 +131,11 @@ class CopyCounter:
             place: its path.
             offsets: of the driver's functions that copy.
         """
-        if (probe := self._probe) is not None:
-            self._try(lambda: probe.add(place, offsets) or probe)
+        if self._probe is not None:
+            try:
+                self._probe.add(place, offsets)
+            except OSError as error:
+                self._give_up(error)
             self._since = datetime.now(UTC)
 
     def follow(
@@ -169,6 +175,7 @@ class CopyCounter:
 
     def _count(self, until: int, pinned_by: Callable[[int], Iterable[Extent]]) -> None:
         """Count what was copied before that."""
+        self._counts_since = time.monotonic()
         end = bisect_left(self._moments, until)
         for (word, *arguments), times in Counter(self._calls[:end]).items():
             pid, call = pid_and_call(word)
@@ -186,31 +193,39 @@ class CopyCounter:
         elif size < MOST_BYTES:
             sides = [None if way == on_gpu else self._side(pid, process, address)
                      for on_gpu, address in (("h2d", to), ("d2h", source))]  # fmt: skip
-            if "managed" in sides:
+            to_host, from_host = (side in ("pinned", "host") for side in sides)
+            memory: CopyMemory = "pinned" if "pinned" in sides else "unknown"
+            if "managed" in sides or (way == "by address" and "unseen" in sides and not to_host and not from_host):
                 process.uncounted += times
-            elif way != "by address" or (sides[0] is None) != (sides[1] is None):
-                direction = "h2d" if way == "h2d" or (way == "by address" and sides[0] is None) else "d2h"
-                process.add(call, direction, "pinned" if "pinned" in sides else "unknown", size, times)
+            elif way != "by address":
+                process.add(call, way, memory, size, times)
+            elif to_host != from_host:
+                process.add(call, "d2h" if to_host else "h2d", memory, size, times)
 
     def _side(self, pid: int, process: _Process, address: int) -> Side | None:
         if process.pinned is not None and process.pinned.at(address) is not None:
             return "pinned"
         side, now = process.mapped.at(address), time.monotonic()
-        is_old = process.is_stale or side is None or now - process.looked_at > OLDEST_LOOK_SECONDS
-        if is_old and now - process.looked_at >= process.look_seconds / LOOK_SHARE:
+        is_missed = side is None and process.looked_at < self._counts_since
+        if is_missed or process.is_stale or now - process.looked_at > OLDEST_LOOK_SECONDS:
+            if now - process.looked_at < process.look_seconds / LOOK_SHARE:
+                # What was pinned may have been released.
+                return "host" if side == "pinned" else side or "unseen"
             process.mapped = host_ranges(self._proc.read(f"/proc/{pid}/maps").value or "")
             process.is_stale, process.looked_at = False, now
             process.look_seconds = time.monotonic() - now
             side = process.mapped.at(address)
-        # It may have been released since.
-        return "host" if process.is_stale and side == "pinned" else side
+        return side
 
     def copies(self) -> Mapping[int, Copies]:
-        """What is counted, by pid."""
+        """What is counted, by pid, of processes that have not ended."""
         if self._probe is None:
             return {}
         lost = self._probe.lost_calls()
-        return {pid: self._record(process, lost) for pid, process in self._processes.items()}
+        return {pid: self._record(process, lost) for pid, process in self._processes.items() if self._runs(pid)}
+
+    def _runs(self, pid: int) -> bool:
+        return start_ticks(pid, self._proc).value == self._started[pid]
 
     def _record(self, process: _Process, lost: int) -> Copies:
         sums = [

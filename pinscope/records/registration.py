@@ -59,6 +59,7 @@ class PidRegistrations(Record):
     """When it last ended a CUDA context, which takes along what was pinned in it; which pieces, is not known."""
 
 
+LinkDirection = Literal["h2d", "d2h"]
 CopyMemory = Literal["pinned", "pageable", "unknown"]
 """``unknown``: pageable, or registered before the probe started, which leaves no mark."""
 
@@ -68,7 +69,7 @@ class CopySum(Record):
 
     call: str
     """The driver's function; calls of the runtime API (cudaMemcpyAsync) come through it."""
-    direction: Literal["h2d", "d2h"]
+    direction: LinkDirection
     """To a GPU, or from one."""
     memory: CopyMemory
     """Of the host's side."""

@@ -69,15 +69,17 @@ def test_copies_are_counted_to_the_byte_by_call_direction_size_and_memory(tracke
     program.does("any", pageable, gpu, 9)
     program.does("any", pageable, pinned, 11)  # not over the link
     program.does("any", gpu, gpu, 13)
+    program.tries("thread\nh2d", gpu, pinned, 1)
     assert new(tracker, program, before) == {
         ("cuMemcpyHtoD_v2", "h2d", "pinned", 3000),
+        ("cuMemcpyHtoD_v2", "h2d", "pinned", 1),
         ("cuMemcpyHtoD_v2", "h2d", "unknown", 5000),
         ("cuMemcpyDtoHAsync_v2_ptsz", "d2h", "unknown", 70000),
         ("cuMemcpyAsync", "h2d", "pinned", 7),
         ("cuMemcpyAsync", "d2h", "unknown", 9),
     }
     copies = counted(tracker, program)
-    assert (copies.to_gpu_bytes, copies.from_gpu_bytes, copies.pinned_bytes) == (8007, 70009, 3007)
+    assert (copies.to_gpu_bytes, copies.from_gpu_bytes, copies.pinned_bytes) == (8008, 70009, 3008)
     assert (copies.uncounted_calls, copies.lost_calls) == (0, 0)
     program.does("2d", gpu, pinned, 5)
     assert counted(tracker, program).uncounted_calls == 1

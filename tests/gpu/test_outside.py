@@ -168,8 +168,7 @@ def library_of(pid: int) -> Path:
     return next(path for path in installed_libraries() if f" {path}\n" in maps)
 
 
-@pytest.mark.parametrize("api", ["driver", "runtime_async"])
-@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+@pytest.mark.parametrize(("api", "direction"), [("driver", "h2d"), ("runtime_async", "d2h")])
 def test_a_copy_takes_at_most_20_us_more_and_afterwards_as_long_as_before(
     copier: Copier, api: str, direction: str
 ) -> None:

@@ -19,10 +19,10 @@ from tests.integration.traces import program, rows, traced
 
 TRACING = Path(JOINING).parent
 INSIDE = (
-    "attached", "bound", "checks", "cupti_library", "descendants", "error_filter", "host_calls", "host_data",
-    "library_calls", "library_log", "loader_origins", "managed", "mapped_file", "part", "pending", "process_end",
-    "recorder", "redirect", "redirect_libraries", "source_memory", "spool_folder", "stacks", "waits",
-    "watch_reads",
+    "attached", "bound", "checks", "cupti_library", "descendants", "error_filter", "faults", "host_calls",
+    "host_data", "lanes", "library_calls", "library_log", "loader_origins", "managed", "mapped_file", "part",
+    "pending", "process_end", "recorder", "redirect", "redirect_libraries", "source_memory", "spool_folder",
+    "stacks", "waits", "watch_reads",
 )  # fmt: skip
 """What may run inside the program."""
 

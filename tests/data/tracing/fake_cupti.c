@@ -18,7 +18,7 @@ static Request request;
 static Complete complete;
 static uint8_t *buffer;
 static size_t size, used;
-static uint32_t correlation;
+static _Atomic uint32_t correlation;
 static int on;
 static uint8_t kinds[64];
 static uint8_t enabled[6][1024];
@@ -122,6 +122,7 @@ int fake_asked(void) {
 
 static void until(uint64_t moment) { while (now() < moment); }
 
+static volatile int under_way, over;
 /* A copy of so many bytes at an address by cuMemcpyHtoDAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a
    nanosecond, while the call is held; pinned: 50, behind the call. */
 void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
@@ -135,11 +136,30 @@ void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
     memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);
     memcpy(copy + 44, &call.correlation, 4);
     if (on) append(copy, sizeof copy);
+    under_way++;
     if (pageable && took > 1000) until(done);
+    under_way--;
     at(1, 277, &call);
+    over++;
+}
+/* Whether a copy is under way. Called with Python's lock: keeps it until so many copies are over, at most two seconds;
+   whether they are. */
+int fake_under_way(void) { return under_way; }
+int fake_hold(int copies) {
+    for (uint64_t end = now() + 2000000000; over < copies && now() < end;);
+    return over >= copies;
 }
 
 void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
+
+/* The same within a range, as a library may name it. */
+void fake_push(const char *);
+void fake_pop(void);
+void fake_copy_in_range(const void *host, uint64_t bytes, int source, int target) {
+    fake_push("of a library");
+    fake_copy_of(host, bytes, source, target);
+    fake_pop();
+}
 
 /* A copy from pinned memory in a thread of its own, which runs no Python. */
 static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }

@@ -50,7 +50,8 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
         file = settings_file()
         try:
-            tables = tomllib.loads(file.read_text("utf-8"))
+            text = file.read_text("utf-8")  # first: where there is none, a tomllib of the user's is not asked
+            tables = tomllib.loads(text)
             if unknown := set(tables) - set(root.commands):
                 raise ValueError(f"there is no command {quoted(min(unknown))}")
             return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}

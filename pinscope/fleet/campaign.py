@@ -112,7 +112,7 @@ def requests(names: Sequence[str], lab: LabKind, quick: bool, settings: Mapping[
     return tuple(asked)
 
 
-def done_already(store: Store, asked: Asked) -> dict[tuple[str, str, int], Run]:
+def done_already(store: Store, asked: Asked) -> Mapping[tuple[str, str, int], Run]:
     """Host, experiment and GPU → the run of this campaign that is stored and done, with the parameters that are set."""
     done = {}
     for request in asked.requests:

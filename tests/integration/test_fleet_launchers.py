@@ -137,7 +137,7 @@ def ssh_options(tmp_path: Path) -> Iterator[str]:
 def carried_out(*arguments: str) -> Any:
     """The JSON of a campaign on this machine's loopback interface."""
     with in_the_background(*RUN, *SHORT, "--listen", "127.0.0.1", *arguments) as process:
-        said, complaints = process.communicate(timeout=120)
+        said, complaints = process.communicate(timeout=240)
     assert "Traceback" not in complaints, complaints
     return process.returncode, json.loads(said)
 

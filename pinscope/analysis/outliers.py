@@ -35,7 +35,7 @@ from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, 
 from pinscope.analysis.figures import NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
-FALSE_SHARE = 0.01
+FALSE_SHARE = 0.02
 """Of the GPUs that are blamed."""
 LEAST_GROUP = 8
 """Fewer GPUs that are alike say nothing of each other."""

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, Text, cast, delete, func, insert, select, update
 
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
@@ -185,6 +185,10 @@ class Imported:
     skipped: tuple[str, ...]
 
 
+def _is_starred(run: Run | tables.DamagedRun) -> bool:
+    return isinstance(run, Run) and run.baseline
+
+
 class Store(Database):
     """Runs and their observations. Safe to share between threads; processes each open their own.
 
@@ -311,14 +315,14 @@ class Store(Database):
         """Ids of the runs that began before, but for those that still run and those that are starred; the oldest
         first."""
         columns = tables.RUNS.c
-        query = select(columns.id).where(
+        may_be_starred = cast(columns.document, Text).contains('"baseline":true')
+        query = select(columns.id, may_be_starred).where(
             columns.created_at < moment.astimezone(UTC).replace(tzinfo=None), columns.status != "running"
         )
         with self.reading() as connection:
-            ids = list(connection.scalars(query.order_by(columns.created_at)))
-        groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
-        runs = chain.from_iterable(map(self._read_runs, groups))
-        return [run.id for run in runs if not (isinstance(run, Run) and run.baseline)]
+            found = connection.execute(query.order_by(columns.created_at)).all()
+        kept = {run.id for run in self._read_runs([run_id for run_id, may in found if may]) if _is_starred(run)}
+        return [run_id for run_id, _ in found if run_id not in kept]
 
     def delete_many(self, ids: Sequence[str]) -> int:
         """Remove runs that do not run, a hundred in one transaction; how many there were."""

@@ -58,6 +58,7 @@ def made_by(copy, size=len(data), source=2): return functools.partial(copy, ctyp
 Tensor.to = made_by(library.fake_copy_of)
 Tensor.cuda = made_by(library.fake_copy_in_range)
 Tensor.copy_ = made_by(library.fake_copy_of, 9 * 20_000_000, 1)  # which takes 20 ms
+Tensor.cpu = made_by(library.fake_copy_and_wait, 64, 3)
 nn, _C = SimpleNamespace(Parameter=Tensor), SimpleNamespace(DisableTorchFunctionSubclass=None)
 cuda = SimpleNamespace(Event=type("Event", (), {"query": None}), Stream=type("Stream", (), {"query": None}))
 """
@@ -70,7 +71,7 @@ def giving_tensors(copy):
     copy.restype = lambda _: Tensor()
     return copy
 Tensor.to = made_by(giving_tensors(library["fake_copy_of"]), 64, 3)
-Tensor.copy_, Tensor.cpu = made_by(library.fake_copy_of, 64, 1), made_by(library.fake_copy_and_wait, 64, 3)
+Tensor.copy_ = made_by(library.fake_copy_of, 64, 1)
 Tensor.cuda = made_by(library.fake_under_way)
 there = Tensor()
 there.is_cpu, there.is_cuda = False, True

@@ -91,6 +91,7 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
     "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
+    "fleet": ("fleet", "app", "Run experiments on many hosts, and compare the hosts."),
     "live": ("live", "live", "Show which processes hold pinned memory now."),
     "record": ("run", "record", "Record the live view as a timeline, which is stored as a run."),
     "trace": ("trace", "trace", "Run a program, and say which of its lines should pin memory."),

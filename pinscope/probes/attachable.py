@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pinscope.probes.proc import HERE, Answer, Proc, whole
-from pinscope.probes.process import user_name
+from pinscope.probes.process import PYTHON, user_name
 
 OLDEST = (3, 9)
 """Python that the recorder runs in."""
-_PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
-"""An interpreter's file, or that of its library."""
 _CUPTI = re.compile(r"(/\S*/libcupti\.so[.\d]*)$", re.ASCII | re.MULTILINE)
 _CUDA = "/libcuda.so"
 _PARENT, _STARTED, _STACK = 1, 19, 25
@@ -79,7 +77,7 @@ def _read_python(pid: int, proc: Proc) -> Answer[Attachable]:
     maps, times = proc.read(f"/proc/{pid}/maps").value, _times(pid, proc)
     if not maps or times is None:
         return Answer.missing(forbidden(proc))
-    python = _PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or _PYTHON.search(maps)
+    python = PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or PYTHON.search(maps)
     if python is None:
         return Answer.missing("it is no Python: no file of one is mapped in it")
     version = int(python[1]), int(python[2])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.fake_cupti import built, variables
 from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
@@ -41,10 +40,9 @@ COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
 
 
 @pytest.fixture
-def _driver(_cupti: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _driver(_cupti: None, driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in for CUPTI is the driver, too."""
-    library = built(tmp_path_factory.mktemp("driver"), "-Wl,-soname,libcuda.so.1")
-    monkeypatch.setenv("FAKE_CUPTI", variables(library)["FAKE_CUPTI"])
+    monkeypatch.setenv("FAKE_CUPTI", str(driver))
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 

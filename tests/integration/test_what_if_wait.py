@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.store.store import Store
-from tests.data.fake_cupti import FIRST_LINE, built, variables
+from tests.data.fake_cupti import FIRST_LINE
 from tests.integration.traces import Document, program, rows, traced
 
 READS = """
@@ -41,10 +41,9 @@ COPY = {READS: FIRST_LINE + 5, OVERWRITES: FIRST_LINE + 6}
 
 
 @pytest.fixture
-def _driver(_cupti: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _driver(_cupti: None, driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in is the driver, too."""
-    folder = tmp_path_factory.mktemp("driver")
-    monkeypatch.setenv("FAKE_CUPTI", variables(built(folder, "-Wl,-soname,libcuda.so.1"))["FAKE_CUPTI"])
+    monkeypatch.setenv("FAKE_CUPTI", str(driver))
 
 
 def compared(tmp_path: Path, text: str, *arguments: str) -> Document:

@@ -62,12 +62,10 @@ def test_a_run_is_started_watched_found_again_and_read(page: Page, dashboard: Se
     with standing_still(dashboard.store, run.id):
         page.wait_for_url("**/experiments?*run=*")
         assert run_in(page) == run.id
-        reached = dashboard.store.run(run.id).progress.fraction
-        expect(page.get_by_text(f"{reached:.0%} ·")).to_be_visible()
-        page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
-
-        page.reload()
+        page.reload()  # before Plotly is loaded, which takes a processor for seconds
         expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+        expect(page.get_by_text(f"{dashboard.store.run(run.id).progress.fraction:.0%} ·")).to_be_visible()
+        page.locator(".js-plotly-plot").first.wait_for()  # what it has measured so far
         assert dashboard.store.run(run.id).status == "running"
         assert run_in(page) == run.id
 

@@ -19,7 +19,8 @@ EVERY = 10_000
 def test_crash_points(campaign: Campaign, forks: Forks, tmp_path: Path) -> None:
     with disks(tmp_path) as fresh:
         for operation in OPERATIONS if WHOLE else (OPERATIONS[-1], campaign.random().choice(OPERATIONS[:-1])):
-            for program in (None, WORKER) if operation.name == "run" else (None,):
+            measures = operation.name == "run"  # in a worker; of a sample, only that is killed, and of others the command
+            for program in ((None, WORKER) if WHOLE else (WORKER,)) if measures else (None,):
                 _kill_at_each(campaign, Attack(forks, fresh, operation, program))
 
 

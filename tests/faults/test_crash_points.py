@@ -19,8 +19,9 @@ EVERY = 10_000
 def test_crash_points(campaign: Campaign, forks: Forks, tmp_path: Path) -> None:
     with disks(tmp_path) as fresh:
         for operation in OPERATIONS if WHOLE else (OPERATIONS[-1], campaign.random().choice(OPERATIONS[:-1])):
-            measures = operation.name == "run"  # in a worker; of a sample, only that is killed, and of others the command
-            for program in ((None, WORKER) if WHOLE else (WORKER,)) if measures else (None,):
+            # Of a sample, the worker of a run is killed, and the command of another operation.
+            programs = ((None, WORKER) if WHOLE else (WORKER,)) if operation.name == "run" else (None,)
+            for program in programs:
                 _kill_at_each(campaign, Attack(forks, fresh, operation, program))
 
 

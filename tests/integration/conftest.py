@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from pinscope.probes.environment import capture_environment
-from pinscope.runner import tracing
+from pinscope.runner import attach, tracing
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.runner.tracing import pinned_rates
 from pinscope.store.store import Store
@@ -32,22 +33,22 @@ def rates() -> dict[str, Any]:
 
 
 @cache
-def asked(library: str) -> Mapping[str, Any]:
-    """What the stand-in answers, which takes an interpreter; ``library``: where the environment says that it is."""
-    del library
-    return ask_cupti(None)
+def answered(cuda: str | None, library: str | None, path: Sequence[str], environment: Set[str]) -> Mapping[str, Any]:
+    """What the stand-in answers, which takes an interpreter: asked once, and again where an answer may be another."""
+    del environment
+    return ask_cupti(cuda, library, path)
+
+
+def ask(cuda: str | None, library: str | None = None, path: Sequence[str] = ()) -> Mapping[str, Any]:
+    relevant = {f"{name}={value}" for name, value in os.environ.items() if re.match("FAKE|CUDA|LD|PYTHON", name)}
+    return answered(cuda, library, tuple(path), frozenset(relevant))
 
 
 @pytest.fixture
 def _cupti(library: Path, rates: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in, for what this process starts."""
     monkeypatch.setattr(tracing, "pinned_rates", lambda *_: rates)
-    monkeypatch.setattr(tracing, "ask_cupti", lambda *_: asked(os.environ["FAKE_CUPTI"]))
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
+    for module in (attach, tracing):
+        monkeypatch.setattr(module, "ask_cupti", ask)
+    for name in ("FAKE_CUPTI", "PYTHONPATH", "LD_LIBRARY_PATH"):
         monkeypatch.setenv(name, variables(library)[name])
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in, which is the driver, too."""
-    return built(tmp_path_factory.mktemp("driver"), "-Wl,-soname,libcuda.so.1")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from resource import RUSAGE_THREAD, getrusage
+from sys import _getframe
 from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Arguments = tuple[Any, ...]
-    IsLarge = Callable[[Arguments], bool]
+    IsLarge = Callable[[Arguments], "bool | None"]
+    """Of a call with such arguments; ``None``: there is nothing to follow."""
     Describe = Callable[[Arguments, Any], "tuple[int, int, str] | None"]
     """From arguments and result: bytes, flags, and what was done to the data; ``None``: nothing went to or from a GPU
     or into pinned memory."""
@@ -35,6 +37,8 @@ bind(globals())
 
 LARGE_BYTES = 64 * 1024
 """``records.trace_row.LARGE_BYTES``, which a program that is traced does without."""
+_SMALL_BYTES = LARGE_BYTES // 16
+"""A tensor as small is not large in any type."""
 _clock = time.time_ns
 
 
@@ -63,7 +67,7 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
     Args:
         name: of the call.
-        is_large: whether its data is worth it, from its arguments.
+        is_large: whether its data is worth it, from its arguments. Where it is small only the driver's calls are noted.
         describe: what it did.
     """
 
@@ -74,8 +78,17 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
             except Exception as error:
                 if is_of_the_program(error):
                     raise
-                large = False
-            if not large or (thread := _thread.get_ident()) in _INSIDE or not (recorder := newest_recorder()).is_on:
+                large = None
+            if large is None or (thread := _thread.get_ident()) in _INSIDE:
+                return original(*arguments, **named)
+            recorder = newest_recorder()
+            if not large:
+                try:
+                    recorder.lanes.open_small(_getframe(1))
+                    return original(*arguments, **named)
+                finally:
+                    recorder.lanes.close_small()
+            if not recorder.is_on:
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
@@ -118,6 +131,21 @@ def _kept(recorder: Recorder, work: Callable[..., Any], *arguments: Any) -> Any:
 # PyTorch
 
 
+def _crosses(tensor: Any, arguments: Arguments) -> bool:
+    """Whether ``to`` is asked for a copy between host and GPU; not where that takes long to tell."""
+    place = arguments[1] if len(arguments) > 1 else None
+    name = getattr(place, "type", place)
+    return isinstance(name, str) and (name[:3] == "cpu") is not tensor.is_cpu
+
+
+_CROSSES: dict[str, Callable[[Any, Arguments], bool]] = {
+    "to": _crosses,
+    "cuda": lambda tensor, _: bool(tensor.is_cpu),
+    "cpu": lambda tensor, _: bool(tensor.is_cuda),
+}
+"""Call → the same of it."""
+
+
 class _Tensors:
     """PyTorch's calls.
 
@@ -131,23 +159,29 @@ class _Tensors:
         tensor = torch.Tensor
         for name in {"to", "cuda", "cpu", "numpy", "pin_memory"} & set(dir(tensor)):
             describe = self._pinned if name == "pin_memory" else self._moved
-            change_method(tensor, name, _followed(f"Tensor.{name}", self._is_large, describe))
+            is_large = partial(self._is_large, _CROSSES.get(name, lambda *_: False))
+            change_method(tensor, name, _followed(f"Tensor.{name}", is_large, describe))
         change_method(tensor, "copy_", _followed("Tensor.copy_", self._is_large_source, self._copied))
         for name in {"tensor", "as_tensor"} & vars(torch).keys():
             change_function(torch, name, _followed(f"torch.{name}", _has_large_first, self._made))
 
-    def _is_large(self, arguments: Arguments) -> bool:
+    def _is_large(self, crosses: Callable[[Any, Arguments], bool], arguments: Arguments) -> bool | None:
         tensor = arguments[0]
-        if type(tensor) not in self._plain or tensor.nbytes <= LARGE_BYTES:
-            return False
+        if type(tensor) not in self._plain:
+            return None
+        size = tensor.nbytes
+        if size <= LARGE_BYTES:
+            return False if size <= _SMALL_BYTES and crosses(tensor, arguments) else None
         stays = len(arguments) > 1 and isinstance(arguments[1], self._dtype)  # it is only converted
-        return tensor.layout is self._strided and not (stays and tensor.is_cuda)
+        return None if tensor.layout is not self._strided or (stays and tensor.is_cuda) else True
 
-    def _is_large_source(self, arguments: Arguments) -> bool:
-        source = arguments[1]
-        if type(source) not in self._plain or source.nbytes <= LARGE_BYTES:
-            return False
-        return source.layout is self._strided and (source.is_cpu or arguments[0].is_cpu)
+    def _is_large_source(self, arguments: Arguments) -> bool | None:
+        target, source = arguments[:2]
+        if type(source) not in self._plain or source.layout is not self._strided:
+            return None
+        if source.nbytes > LARGE_BYTES:
+            return True if source.is_cpu or target.is_cpu else None
+        return None if source.is_cpu is target.is_cpu or target.nbytes > LARGE_BYTES else False
 
     def _moved(self, arguments: Arguments, result: Any) -> tuple[int, int, str] | None:
         return self._between(arguments[0], result)
@@ -237,9 +271,9 @@ def _follow_workers(module: ModuleType) -> None:
 # Arrays
 
 
-def _has_large_first(arguments: Arguments) -> bool:
+def _has_large_first(arguments: Arguments) -> bool | None:
     """Whether the first argument is a large array of NumPy, or a large tensor."""
-    return bool(arguments) and getattr(arguments[0], "nbytes", 0) > LARGE_BYTES
+    return (bool(arguments) and getattr(arguments[0], "nbytes", 0) > LARGE_BYTES) or None
 
 
 def _follow_cupy(cupy: Any) -> None:
@@ -268,7 +302,7 @@ def _follow_cupy(cupy: Any) -> None:
     )
 
 
-def _has_large_second(arguments: Arguments) -> bool:
+def _has_large_second(arguments: Arguments) -> bool | None:
     return _has_large_first(arguments[1:])
 
 
@@ -288,12 +322,12 @@ def _follow_jax(jax: Any) -> None:
         del arguments
         return host_bytes(result), 0, ""
 
-    def puts_large(arguments: Arguments) -> bool:
-        return host_bytes(arguments[0]) > LARGE_BYTES
+    def puts_large(arguments: Arguments) -> bool | None:
+        return host_bytes(arguments[0]) > LARGE_BYTES or None
 
-    def gets_large(arguments: Arguments) -> bool:
+    def gets_large(arguments: Arguments) -> bool | None:
         leaves = jax.tree_util.tree_leaves(arguments[0])
-        return any(each.nbytes > LARGE_BYTES and not isinstance(each, numpy.ndarray) for each in leaves)
+        return any(each.nbytes > LARGE_BYTES and not isinstance(each, numpy.ndarray) for each in leaves) or None
 
     change_function(jax, "device_put", _followed("jax.device_put", puts_large, put))
     change_function(jax, "device_get", _followed("jax.device_get", gets_large, got))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,8 @@ class HostWork:
             out.
         driver: the calls of the driver.
         busy: when some GPU computed or copied.
+        looked: correlation id of such a call → nanoseconds that we looked at its memory before, which are not the
+            library's.
     """
 
     def __init__(
@@ -37,8 +39,14 @@ class HostWork:
         own: NDArray[np.bool_],
         driver: NDArray[Any],
         busy: Busy,
+        looked: Mapping[int, int],
     ) -> None:
         self._names, self._driver, self._busy = names, driver, busy
+        self._reached = driver["start"].copy()
+        """Of each call of the driver when the library had come to it."""
+        seen = np.flatnonzero(np.isin(driver["correlation_id"], list(looked)))
+        took = [looked[number] for number in driver["correlation_id"][seen].tolist()]
+        self._reached[seen] -= np.asarray(took, np.int64)
         calls = calls[calls["name"] < len(names)]
         calls["stack"][calls["stack"] >= len(own)] = 0
         self.calls: NDArray[Any] = calls[own[calls["stack"]]] if own.any() else calls
@@ -83,7 +91,7 @@ class HostWork:
         calls = self.calls[movers]
         whose = np.concatenate([movers, owners])
         begun = np.concatenate([calls["start"], driver["end"]]).astype(np.int64)
-        ended = np.concatenate([calls["end"], driver["start"]]).astype(np.int64)
+        ended = np.concatenate([calls["end"], self._reached[inside]]).astype(np.int64)
         first, last = np.lexsort((begun, whose)), np.lexsort((ended, whose))
         return whose[first], begun[first], np.maximum(begun[first], ended[last])
 

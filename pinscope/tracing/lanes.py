@@ -2,28 +2,36 @@
 
 A library gives Python's lock away while it copies. CUPTI's callbacks would take it where each call of the driver begins
 and where it is over, and wait for it each time while another thread works. So a thread in a call of a library has a
-lane: the driver's calls are noted there, and entered once the library's call is over, with its stack. Where Python is
-needed meanwhile, or a callback has seen another stack than the library's call has, there is no lane.
+lane: the driver's calls are noted there, and entered once the library's call is over, with its stack, as they stand
+there: of a small copy Python would take longest. Where Python is needed meanwhile, or a callback has seen another stack
+than the library's call has, there is no lane.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 from pinscope.tracing.bound import _thread, bind
 from pinscope.tracing.host_data import HostData
+from pinscope.tracing.mapped_file import CallLog
 
 bind(globals())
 
 MOST_BEGINS, MOST_LANES, MOST_CALLS = 256, 64, 8
 """Calls that are under way, by the last byte of their correlation ids; threads that have lanes; calls of the driver in
 one. What is more CUPTI calls Python for."""
-_CALL = struct.Struct("<2Q4q3Q")
-"""Correlation id, function; seconds and nanoseconds when it began and when it was over; its first three parameters."""
+_WORDS = 9
+"""Of eight bytes, of a call: correlation id, function; seconds and nanoseconds when it began and when it was over; its
+first three parameters."""
+_TOGETHER = 2 * _WORDS
+"""Those of the calls in an entry of the log: a copy, and the wait for it."""
 _THREAD_BITS = 12
 """Of a thread's number, which do not choose its lane."""
+_get_ident = _thread.get_ident
+_LAST_LANE = MOST_LANES - 1
 _Functions = ctypes.c_uint8 * 128
 """A bit for each function of the driver."""
 
@@ -41,7 +49,7 @@ class _Lane(ctypes.Structure):
         ("thread", ctypes.c_uint64),
         ("next", ctypes.c_uint64),
         ("end", ctypes.c_uint64),
-        ("calls", ctypes.c_char * (MOST_CALLS * _CALL.size)),
+        ("calls", ctypes.c_uint64 * (MOST_CALLS * _WORDS)),
     )
 
 
@@ -109,29 +117,68 @@ class Lanes:
     Args:
         notes: what the instructions note.
         data: looks at the memory of copies, and at what they carry.
-        enter: takes a call that is over: correlation id, function, stack, begin and end.
+        log: takes what is noted, by entries of :data:`mapped_file.LANE_ENTRY`.
+        stack: gives the number of the stack above a frame.
+        range_now: gives the number of the range that is open.
+        caught: takes a fault of ours.
+
+    Attributes:
+        last_calls: thread, as calls name it → correlation id of the last one that is over.
+        seen: stacks that Python was called with: no other Python ran there within a library's call.
     """
 
-    def __init__(self, notes: Notes, data: HostData, enter: Callable[[int, int, int, int, int], None]) -> None:
-        self._lanes, self._data, self._enter = tuple(notes.lanes), data, enter
-        self._open: dict[int, tuple[_Lane, int]] = {}
-        """Thread → its lane, and the stack of its calls."""
-        for lane in self._lanes:
+    def __init__(
+        self,
+        notes: Notes,
+        data: HostData,
+        log: CallLog,
+        stack: Callable[[FrameType | None], int],
+        range_now: Callable[[], int],
+        caught: Callable[[BaseException], None],
+    ) -> None:
+        self._notes, self._data, self._note = notes, data, log.note
+        self._stack, self._range_now, self._caught = stack, range_now, caught
+        self.last_calls: dict[int, int] = {}
+        self.seen: set[int] = set()
+        self._open: dict[int, tuple[_Lane, int, Any, int, bool]] = {}
+        """Thread → its lane, where the entries of that begin, and they as words; the stack of its calls, and whether
+        their data may be large."""
+        self._lanes: list[tuple[_Lane, int, Any]] = []
+        for lane in notes.lanes:
             lane.end = ctypes.addressof(lane) + ctypes.sizeof(lane)
+            words: Any = memoryview(lane).cast("B")[_FIRST:].cast("Q")
+            self._lanes.append((lane, ctypes.addressof(lane) + _FIRST, words))
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
     def open(self, stack: int) -> None:
-        """A library is called in this thread: it has a lane, if nothing needs Python."""
-        if not self._data.knows(stack):
-            return
-        thread = _thread.get_ident()
-        lane = self._lanes[thread >> _THREAD_BITS & MOST_LANES - 1]
+        """A library is called with large data in this thread: it has a lane, if nothing needs Python."""
+        if self._data.knows(stack):
+            self._take(stack, True)
+
+    def open_small(self, caller: FrameType) -> None:
+        """It is called with data of which no copy is large, whatever it converts; the frame that calls."""
+        try:
+            if self._notes.is_on and (stack := self._stack(caller)) in self.seen:
+                self._take(stack, False)
+        except BaseException as error:  # noqa: BLE001 - nothing may reach the program
+            self._caught(error)
+
+    def _take(self, stack: int, is_large: bool) -> None:
+        thread = _get_ident()
+        lane, first, words = self._lanes[thread >> _THREAD_BITS & _LAST_LANE]
         if not lane.thread:  # else it is another thread's
-            lane.next = ctypes.addressof(lane) + _FIRST
-            self._open[thread] = lane, stack
+            lane.next = first
+            self._open[thread] = lane, first, words, stack, is_large
             lane.thread = thread
+
+    def close_small(self) -> None:
+        """It has returned."""
+        try:
+            self.close()
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._caught(error)
 
     def stop(self) -> None:
         """From now on Python is needed for the calls of this thread."""
@@ -140,28 +187,38 @@ class Lanes:
 
     def close(self) -> None:
         """The library has returned: enter what is in the lane."""
-        if (opened := self._open.pop(_thread.get_ident(), None)) is None:
+        thread = _get_ident()
+        if (opened := self._open.pop(thread, None)) is None:
             return
-        lane, stack = opened
+        lane, first, words, stack, is_large = opened
         lane.thread = 0
-        for correlation, number, begun, ended, copied in _calls(lane, lane.next):
-            self._data.note(number, copied, correlation, stack)
-            self._enter(correlation, number, stack, begun, ended)
+        end = lane.next - first >> 3
+        if not end:
+            return
+        thread &= 0xFFFFFFFF
+        self.last_calls[thread] = words[end - _WORDS]
+        self._note(thread, stack, self._range_now(), words[:end].tobytes())
+        if is_large or end > _TOGETHER:
+            for place in range(_TOGETHER, end, _TOGETHER):
+                self._note(thread, stack, self._range_now(), words[place:end].tobytes())
+            for place in range(0, end, _WORDS):
+                self._look(stack, *words[place : place + 2], tuple(words[place + 6 : place + _WORDS]))
+
+    def _look(self, stack: int, correlation: int, number: int, copied: tuple[int, int, int]) -> None:
+        """At what a call has carried."""
+        self._data.note(number, copied, correlation, stack)
+        if correlation in self._data.due:
+            self._data.is_over(correlation)
 
     def cut(self) -> Iterator[tuple[int, int]]:
         """The recording is over before the library has returned: correlation id and begin of the calls that are not
         entered."""
         for thread in list(self._open):
-            lane, _ = self._open.pop(thread)
+            lane, first, words, *_ = self._open.pop(thread)
             lane.thread = 0
-            are_over = (lane.next - ctypes.addressof(lane) - _FIRST) // _CALL.size
-            for place, (correlation, _, begun, ended, _) in enumerate(_calls(lane, lane.end)):
+            are_over = lane.next - first >> 3
+            for place in range(0, len(words), _WORDS):
+                correlation, _, *times = words[place : place + 6]
+                begun, ended = (seconds * 10**9 + times[2 * each + 1] for each, seconds in enumerate(times[::2]))
                 if place < are_over or begun > ended:  # else it is of an earlier call of a library
                     yield correlation, begun
-
-
-def _calls(lane: _Lane, end: int) -> Iterator[tuple[int, int, int, int, tuple[int, int, int]]]:
-    """Correlation id, function, begin, end and parameters of the calls before an address."""
-    for place in range(_FIRST, end - ctypes.addressof(lane), _CALL.size):
-        call = _CALL.unpack_from(lane, place)
-        yield call[0], call[1], call[2] * 10**9 + call[3], call[4] * 10**9 + call[5], call[6:]

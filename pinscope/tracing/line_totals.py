@@ -394,7 +394,8 @@ class LineTotals:
         done = [table[table["end"] > 0] for table in (self.kernels, self.copies)]
         busy = Busy(*(np.concatenate([table[name] for table in done]) for name in ("start", "end")))
         own = np.asarray([is_own(place.file, library_folders()) for place in self._places])
-        return HostWork(self._host_calls, self.host_names, own, self.calls, busy)
+        looked = {number: int(look.get("took_ns", 0)) for number, look in self._looks.items()}
+        return HostWork(self._host_calls, self.host_names, own, self.calls, busy, looked)
 
     def host_calls(self) -> Iterator[TraceRow]:
         """These by line and call."""

@@ -134,6 +134,8 @@ PIECE_CALLS = 1 << 15
 ENTRY = struct.Struct("<5I2q")
 """Correlation id; number of the function; thread; stack, numbered from 1 (0: it was not read); named range, from 1 (0:
 none was open); when the call began and ended (0: the place was not used)."""
+LANE_ENTRY = struct.Struct("<3I144s")
+"""Thread, stack and range of one or two calls of a lane, and they as the instructions have noted them (``lanes``)."""
 HOST_ENTRY = struct.Struct("<6I5q")
 """Of a library's call that moves data of the host: number of its name; thread; stack; range; flags; major page faults;
 when it began and ended; bytes; nanoseconds of the processor; minor page faults."""

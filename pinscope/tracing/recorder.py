@@ -27,7 +27,7 @@ from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.lanes import Begins, Lanes, choose
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
-from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
+from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, LANE_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import mind_unraisable, raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import PinnedMemory, SourceMemory
@@ -103,9 +103,10 @@ class Recorder:
         )
         self._begins = Begins(self._cupti.notes)
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
-        self.last_calls: dict[int, int] = {}
-        """Thread, as calls name it → correlation id of the last one that is over."""
-        self.lanes = Lanes(self._cupti.notes, self._data, self._enter)
+        self._lane_log = CallLog(folder, "lanes", LANE_ENTRY)
+        stack = self._stacks.number if self._with_stacks else self._stack
+        self.lanes = Lanes(self._cupti.notes, self._data, self._lane_log, stack, self._ranges.current, self.caught)
+        self.last_calls = self.lanes.last_calls
         self.pinned = PinnedMemory(functions)
         self._allocates = self.pinned.functions | self._managed.allocates
         self._instruct()
@@ -310,19 +311,16 @@ class Recorder:
                     self._managed.begin(self._reports)
             begun = self._begins.take(correlation)
             if begun is not None:
-                self._enter(correlation, number, self._stack(_getframe().f_back), begun, now)
+                stack, thread = self._stack(_getframe().f_back), _thread.get_ident() & 0xFFFFFFFF
+                self._log.note(correlation, number, thread, stack, self._ranges.current(), begun, now)
+                self.last_calls[thread] = correlation
+                self.lanes.seen.add(stack)
+                if correlation in self._data.due:
+                    self._data.is_over(correlation)
             elif self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
-
-    def _enter(self, correlation: int, number: int, stack: int, begun: int, ended: int) -> None:
-        """Note a call of this thread that is over."""
-        thread = _thread.get_ident() & 0xFFFFFFFF
-        self._log.note(correlation, number, thread, stack, self._ranges.current(), begun, ended)
-        self.last_calls[thread] = correlation
-        if correlation in self._data.due:
-            self._data.is_over(correlation)
 
     def _call_and_wait(self, user: int, domain: int, number: int, data: int) -> None:
         """The same where waits are wanted: Python is asked for them in the end."""
@@ -340,9 +338,9 @@ class Recorder:
         self._folder.append(name, as_json(document) + b"\n")
 
     def begin_library_call(self) -> int:
-        """A library is called, two frames from here; the number of the stack, with which what the driver does for it
+        """A library is called, three frames from here; the number of the stack, with which what the driver does for it
         counts until the lane is closed."""
-        stack = self._stack(_getframe(2))
+        stack = self._stack(_getframe(3))
         self.lanes.open(stack)
         return stack
 
@@ -447,6 +445,7 @@ class Recorder:
     def _forget(self) -> None:
         """Give back the memory. What CUPTI may still call stays, and finds nothing to do."""
         self._log.close()
+        self._lane_log.close()
         self.library_log.close()
         self._failures.close()
         self._stacks.forget()

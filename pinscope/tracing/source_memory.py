@@ -93,7 +93,9 @@ class SourceMemory:
             for place in self.functions[number]:
                 seen = _memory(arguments[place], size)
                 if seen is not None:
-                    self._keep(as_json({"correlation": correlation, "bytes": size, **seen}) + b"\n")
+                    took = int((time.perf_counter() - begun) * 1e9)
+                    look = {"correlation": correlation, "bytes": size, "took_ns": took, **seen}
+                    self._keep(as_json(look) + b"\n")
                     break
         except OSError:  # no /proc, no descriptor is left, or a policy forbids it
             self._left = 0.0

@@ -51,6 +51,9 @@ _INTEGER = struct.Struct("<I")
 _DONE = ".done"
 CALLS = _type(correlation_id="u4", function="u4", thread="u4", stack="u4", range="u4", start="i8", end="i8")
 """The recorder's ``mapped_file.ENTRY``."""
+_NOTED = [("correlation_id", "u8"), ("function", "u8"), ("start", "i8", 2), ("end", "i8", 2), ("parameters", "u8", 3)]
+_LANES = np.dtype([("thread", "u4"), ("stack", "u4"), ("range", "u4"), ("calls", _NOTED, 2)])
+"""Its ``LANE_ENTRY``: a correlation id is 0 where there is no call."""
 DATA = _type(correlation_id="u4", kind="u4", other="u4")
 """Its ``host_data.DATA``."""
 HOST_CALLS = _type(
@@ -203,9 +206,22 @@ class Spool:
         """All calls that are over so far, in the order of their correlation ids: fields of :data:`CALLS`. One during
         which the clock was set back took no time."""
         pieces = [np.fromfile(path, CALLS) for path in sorted(self.folder.glob("calls.*"))]
-        calls = np.concatenate([np.empty(0, CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
+        calls = np.concatenate([self._calls_in_lanes(), *(piece[piece["end"] > 0] for piece in pieces)])
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
+
+    def _calls_in_lanes(self) -> NDArray[Any]:
+        pieces = [np.fromfile(path, _LANES) for path in sorted(self.folder.glob("lanes.*"))]
+        lanes = np.concatenate([np.empty(0, _LANES), *pieces])
+        noted = lanes["calls"].reshape(-1)
+        calls = np.empty(len(noted), CALLS)
+        for name in ("thread", "stack", "range"):
+            calls[name] = lanes[name].repeat(2)
+        for name in ("correlation_id", "function"):
+            calls[name] = noted[name]
+        for name in ("start", "end"):
+            calls[name] = noted[name] @ [10**9, 1]
+        return calls[noted["correlation_id"] > 0]
 
     def loaders(self) -> dict[int, Mapping[str, Any]]:
         """DataLoaders by their numbers: the stack that made them, and what they are."""
@@ -241,7 +257,7 @@ class Spool:
     @property
     def least_calls(self) -> int:
         """About how many there are so far: those of the newest files are not counted."""
-        tables = {"calls.*": CALLS, "host_calls.*": HOST_CALLS, "failed.*": FAILED}
+        tables = {"calls.*": CALLS, "lanes.*": _LANES, "host_calls.*": HOST_CALLS, "failed.*": FAILED}
         return sum(
             path.stat().st_size // table.itemsize
             for name, table in tables.items()

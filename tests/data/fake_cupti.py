@@ -42,6 +42,43 @@ TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
 """What a program begins with."""
 FIRST_LINE = PRELUDE.count("\n") + 1
 
+TORCH = """
+import ctypes, functools, os
+from types import SimpleNamespace
+library = ctypes.CDLL(os.environ["FAKE_CUPTI"])
+types = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int
+library.fake_copy_of.argtypes = library.fake_copy_in_range.argtypes = library.fake_copy_and_wait.argtypes = types
+data = ctypes.create_string_buffer(os.urandom(1 << 20))
+dtype, strided = type("dtype", (), {}), "strided"
+class Tensor:
+    layout, nbytes, is_cpu, is_cuda, _as_parameter_ = strided, len(data), True, False, ctypes.c_uint64(0)
+    def data_ptr(self): return ctypes.addressof(data)
+    def is_pinned(self): return True
+def made_by(copy, size=len(data), source=2): return functools.partial(copy, ctypes.addressof(data), size, source, 3)
+Tensor.to = made_by(library.fake_copy_of)
+Tensor.cuda = made_by(library.fake_copy_in_range)
+Tensor.copy_ = made_by(library.fake_copy_of, 9 * 20_000_000, 1)  # which takes 20 ms
+Tensor.cpu = made_by(library.fake_copy_and_wait, 64, 3)
+nn, _C = SimpleNamespace(Parameter=Tensor), SimpleNamespace(DisableTorchFunctionSubclass=None)
+cuda = SimpleNamespace(Event=type("Event", (), {"query": None}), Stream=type("Stream", (), {"query": None}))
+"""
+"""A library whose calls run no Python, as PyTorch's."""
+SMALL_TORCH = (
+    TORCH
+    + """
+Tensor.nbytes = 64
+def giving_tensors(copy):
+    copy.restype = lambda _: Tensor()
+    return copy
+Tensor.to = made_by(giving_tensors(library["fake_copy_of"]), 64, 3)
+Tensor.copy_ = made_by(library.fake_copy_of, 64, 1)
+Tensor.cuda = made_by(library.fake_under_way)
+there = Tensor()
+there.is_cpu, there.is_cuda = False, True
+"""
+)
+"""The same with small copies; of ``cpu`` that is one and the wait for it, of ``cuda`` none."""
+
 
 def built(folder: Path, *options: str, cuda: int = 13) -> Path:
     """The library, in this folder where a package of CUDA has it; with options of the compiler."""

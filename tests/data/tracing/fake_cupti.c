@@ -235,6 +235,12 @@ void fake_wait(uint64_t nanoseconds) {
     at(1, 126, &call);
 }
 
+/* As Tensor.cpu: a copy to the host, and the wait for it. */
+void fake_copy_and_wait(const void *host, uint64_t bytes, int source, int target) {
+    fake_copy_of(host, bytes, source, target);
+    fake_wait(0);
+}
+
 /* An asynchronous copy between host and pinned memory, by cuMemcpyDtoHAsync (279) or cuMemcpyHtoDAsync (277): 50
    nanoseconds a byte by its record; the data moves when its stream is waited for. */
 static struct late { void *target; const void *source; uint64_t bytes, stream; } late[64];

@@ -12,6 +12,8 @@ from pinscope.tracing.stretch import Busy
 
 NAMES = [("", ""), ("Tensor.to", ""), ("Tensor.to", "float32 → float16"), (NEXT, ""), (RECEIVE, "")]
 MICRO = 1000
+LOOKED = {7: 60 * MICRO}
+"""Correlation id of a call before which we looked at its memory for so long."""
 
 
 def host_calls(*calls: tuple[int, int, int, int]) -> np.ndarray:
@@ -33,7 +35,7 @@ def driver_calls(*calls: tuple[int, int, int]) -> np.ndarray:
 
 def work(host: np.ndarray, driver: np.ndarray, *busy: tuple[int, int], own: tuple[bool, ...] = (True,)) -> HostWork:
     times = np.asarray(busy, np.int64).reshape(-1, 2) * MICRO
-    return HostWork(host, NAMES, np.asarray(own), driver, Busy(times[:, 0], times[:, 1]))
+    return HostWork(host, NAMES, np.asarray(own), driver, Busy(times[:, 0], times[:, 1]), LOOKED)
 
 
 def test_the_driver_s_calls_of_the_same_thread_are_left_out_and_idle_is_what_no_gpu_used() -> None:
@@ -44,6 +46,13 @@ def test_the_driver_s_calls_of_the_same_thread_are_left_out_and_idle_is_what_no_
     assert seen.seconds.tolist() == pytest.approx([700e-6, 100e-6])
     assert seen.idle_seconds.tolist() == pytest.approx([400e-6, 50e-6])
     assert seen.of_driver_calls.tolist() == [-1, 0, -1, 0, -1]
+
+
+def test_our_look_at_the_memory_of_a_copy_is_none_of_the_library_s_work() -> None:
+    driver = driver_calls((1, 80, 90), (1, 95, 98))
+    driver["correlation_id"] = 7, 8
+    seen = work(host_calls((1, 0, 0, 100)), driver)
+    assert seen.seconds.tolist() == seen.idle_seconds.tolist() == pytest.approx([(20 + 5 + 2) * 1e-6])
 
 
 def test_two_threads_at_once_idle_no_moment_twice() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 import threading
 from ctypes import addressof, c_uint64, cast
 from pathlib import Path
@@ -12,32 +14,17 @@ import pytest
 
 from pinscope.tracing.cupti_library import DRIVER
 from pinscope.tracing.error_filter import error_filter
+from pinscope.tracing.host_calls import _crosses
 from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
+from pinscope.tracing.mapped_file import LANE_ENTRY
 from pinscope.tracing.spool import Scope
-from tests.data.fake_cupti import FIRST_LINE, built
+from tests.data.fake_cupti import FIRST_LINE, TORCH, built
 from tests.unit.tracing.test_error_filter import CALLBACK, Data
 from tests.unit.tracing.test_recorder import ALL, Recorded, record
 
 COPY, OTHER = 277, 131
-TORCH = """
-import ctypes, functools, os
-from types import SimpleNamespace
-library = ctypes.CDLL(os.environ["FAKE_CUPTI"])
-types = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int
-library.fake_copy_of.argtypes = library.fake_copy_in_range.argtypes = types
-data = ctypes.create_string_buffer(os.urandom(1 << 20))
-dtype, strided = type("dtype", (), {}), "strided"
-class Tensor:
-    layout, nbytes, is_cpu, is_cuda, _as_parameter_ = strided, len(data), True, False, ctypes.c_uint64(0)
-    def data_ptr(self): return ctypes.addressof(data)
-    def is_pinned(self): return True
-def made_by(copy, size=len(data), source=2): return functools.partial(copy, ctypes.addressof(data), size, source, 3)
-Tensor.to = made_by(library.fake_copy_of)
-Tensor.cuda = made_by(library.fake_copy_in_range)
-Tensor.copy_ = made_by(library.fake_copy_of, 9 * 20_000_000, 1)  # which takes 20 ms
-nn = SimpleNamespace(Parameter=Tensor)
-"""
-"""A library whose calls run no Python, as PyTorch's."""
+SMALL = 9
+"""Stack of a small copy."""
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +48,20 @@ class Here:
         choose(chosen.notes.in_lanes, COPY)
         self.copied: list[tuple[int, ...]] = []
         data: Any = SimpleNamespace(
-            knows=lambda stack: self.is_known, note=lambda number, copied, *_: self.copied.append(copied)
+            knows=lambda stack: self.is_known, note=lambda number, copied, *_: self.copied.append(copied), due=()
         )
-        self.lanes = Lanes(chosen.notes, data, self._enter)
+        log: Any = SimpleNamespace(note=self._note)
+        self.lanes = Lanes(chosen.notes, data, log, lambda _: SMALL, lambda: 0, pytest.fail)
+        self.notes = chosen.notes
         self._call, self._kept = cast(chosen.address, CALLBACK), (followed, chosen)
         self._correlation = 0
 
-    def _enter(self, correlation: int, number: int, stack: int, begun: int, ended: int) -> None:
-        assert 0 < begun <= ended
-        self.entered.append((correlation, number, stack))
+    def _note(self, _thread: int, stack: int, _range: int, noted: bytes) -> None:
+        entry = LANE_ENTRY.pack(0, stack, 0, noted)
+        for call in struct.iter_unpack("<2Q4q3Q", entry[12:]):
+            if call[0]:
+                assert (0, 0) < call[2:4] <= call[4:6]
+                self.entered.append((call[0], call[1], stack))
 
     def call(self, number: int = COPY, sites: tuple[int, ...] = (0, 1), *parameters: int) -> None:
         self._correlation += 1
@@ -121,10 +113,34 @@ def test_python_is_called_from_where_it_is_needed_and_what_was_noted_is_entered(
     assert (here.by_python, here.entered) == ([COPY] * 2, [(1, COPY, 7)])
 
 
+def test_a_small_copy_has_a_lane_where_python_was_called_with_its_stack_before(here: Here) -> None:
+    here.notes.is_on = 1  # then begins are noted as well
+    for seen in ((), {SMALL}):
+        here.lanes.seen.update(seen)
+        here.lanes.open_small(sys._getframe())
+        here.call()
+        here.lanes.close_small()
+    assert (here.by_python, here.entered, here.copied) == ([COPY], [(2, COPY, SMALL)], [])
+
+
+@pytest.mark.parametrize(
+    ("is_cpu", "places"), [(True, ("cuda", "cuda:1", SimpleNamespace(type="cuda"))), (False, ("cpu",))]
+)
+def test_only_calls_that_cross_between_host_and_gpu_are_taken_for_small_copies(
+    is_cpu: bool, places: tuple[Any, ...]
+) -> None:
+    """Of ``to``; what stays costs a program next to nothing, and would cost much more with a lane."""
+    tensors = [SimpleNamespace(is_cpu=each) for each in (is_cpu, not is_cpu)]
+    assert [[_crosses(tensor, (tensor, place)) for place in places] for tensor in tensors] == [
+        [True] * len(places), [False] * len(places),
+    ]  # fmt: skip
+    assert not any(_crosses(tensors[0], (tensors[0], *given)) for given in ((), (0,), (float,)))
+
+
 def test_a_lane_is_one_thread_s(here: Here) -> None:
     """Of threads that share a place the first has it."""
     here.lanes.open(7)
-    here.lanes._lanes[threading.get_ident() >> 12 & 63].thread ^= 1 << 40  # as of another one
+    here.notes.lanes[threading.get_ident() >> 12 & 63].thread ^= 1 << 40  # as of another one
     here.call()
     assert here.by_python == [COPY] * 2
     here.lanes.open(8)
@@ -147,11 +163,13 @@ def test_where_the_recording_ends_meanwhile_calls_are_cut_and_each_is_named_once
 
 STEPS = """
 import torch
-tensor = torch.Tensor()
+tensor, small = torch.Tensor(), torch.Tensor()
+small.nbytes, small.is_cpu, small.is_cuda = 64, False, True
 def work():
     for step in range(30):
         tensor.to("cuda")
         tensor.cuda()
+        small.cpu()
         copy(64, PAGEABLE, DEVICE)
 together = threading.Barrier(3)
 def run(): together.wait(); work()
@@ -165,7 +183,7 @@ taken = 0
 sys.settrace(count); work(); sys.settrace(None)
 print(taken)
 """
-WITHOUT = "sys.modules['pinscope.tracing.host_data'].HostData.knows = lambda *_: False\n"
+WITHOUT = "sys.modules['pinscope.tracing.lanes'].Lanes._take = lambda *_: None\n"
 
 
 def stepped(library: Path, folder: Path, program: str, scope: Scope = ALL) -> Recorded:
@@ -200,7 +218,7 @@ def test_what_is_kept_of_calls_in_lanes_is_what_python_keeps(library: Path, tmp_
     with_lanes = stepped(library, tmp_path / "with", STEPS)
     without = stepped(library, tmp_path / "without", WITHOUT + STEPS)
     assert kept(with_lanes, 0) == kept(without, 1)
-    assert (int(with_lanes.stdout), int(without.stdout)) == (30 * 5, 30 * 7)
+    assert (int(with_lanes.stdout), int(without.stdout)) == (30 * 5, 30 * 9)
 
 
 def test_a_copy_ends_though_another_thread_keeps_python_s_lock(library: Path, tmp_path: Path) -> None:

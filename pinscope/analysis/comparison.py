@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -173,7 +174,7 @@ class Group:
     @property
     def change(self) -> float:
         """By which its figures differ (relative, the median); infinite from nothing to something."""
-        return float(np.median([math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells]))
+        return median(math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells)
 
     @property
     def word(self) -> str:
@@ -250,7 +251,7 @@ class Comparison:
     def tellable(self) -> float | None:
         """A difference of so much would have been seen in half of the cells (relative); ``None`` without any."""
         reach = [math.sqrt(cell.high / cell.low) - 1 for cell in self.firsts if cell.low and cell.high]
-        return float(np.median(reach)) if reach else None
+        return median(reach) if reach else None
 
     @cached_property
     def groups(self) -> list[Group]:

@@ -216,7 +216,7 @@ def parsed(kind: type[Observation], rows: Stored) -> Columns | None:
     types = {name: _type(field.annotation) for name, field in kind.model_fields.items()}
     if None in types.values() or list(kind.__pydantic_decorators__.model_validators) != ["_is_whole"]:
         return None
-    if not FEW < len(rows) <= ROWS_READ or (columns := _columns(types, rows)) is None:
+    if not FEW < len(rows) <= ROWS_READ or (columns := _columns(kind, types, rows)) is None:
         return None
     return columns if _is_valid(kind, types, columns) and _is_within_bounds(kind, types, columns) else None
 
@@ -233,21 +233,32 @@ def _type(annotation: Any) -> type | None:
     return annotation if annotation in (bool, int, float, str) else None
 
 
-def _columns(types: Mapping[str, type | None], rows: Stored) -> Columns | None:
-    """Columns of JSON; ``None`` if a value is of another type, or a row is missing."""
+def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: Stored) -> Columns | None:
+    """Columns of JSON; ``None`` if a value is of another type, or a row is missing, or what each row must name."""
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import json  # noqa: PLC0415 - likewise
 
     words = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-    schema = pa.schema({name: words[kind] for name, kind in types.items() if kind})
+    schema = pa.schema({name: words[type_] for name, type_ in types.items() if type_})
     options = json.ReadOptions(use_threads=False), json.ParseOptions(schema, unexpected_field_behavior="ignore")
+    # To Arrow a field that is missing is null, which those that are needed but may be null must say.
+    needed = {
+        f'"{name}":'.encode(): 0
+        for name, field in kind.model_fields.items()
+        if field.is_required() and NoneType in get_args(field.annotation)
+    }
+    parts = []
     try:
-        parts = [json.read_json(pa.BufferReader(lines), *options) for lines in rows.lines()]
+        for lines in rows.lines():
+            parts.append(json.read_json(pa.BufferReader(lines), *options))
+            for key in needed:
+                needed[key] += lines.count(key)
         table = pa.concat_tables(parts).combine_chunks()
-        columns = {name: _column(table.column(name).chunk(0), kind) for name, kind in types.items()}
+        columns = {name: _column(table.column(name).chunk(0), type_) for name, type_ in types.items()}
     except ValueError:  # ArrowInvalid and UnicodeDecodeError are such
         return None
-    return Columns(types, columns.__getitem__, len(rows)) if table.num_rows == len(rows) else None
+    is_whole = table.num_rows == len(rows) <= min(needed.values(), default=len(rows))
+    return Columns(types, columns.__getitem__, len(rows)) if is_whole else None
 
 
 def _column(values: Any, kind: type | None) -> Column:

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from pydantic import Field, SerializeAsAny, field_validator
 
 from pinscope.analysis.between_runs import Sample
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
 from pinscope.analysis.cells import NO_LABEL
-from pinscope.analysis.comparison import CellKey, CellTable, Measured, Side, cell_tables
+from pinscope.analysis.comparison import Measured, Side
 from pinscope.analysis.machine_keys import machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
@@ -108,7 +109,7 @@ def _kept(runs: Sequence[Measured]) -> KeptRuns:
         run=parse_run(first.model_dump(exclude=bare)),
         cells=tuple(
             KeptCell(kind=table.kind, labels=dict(zip(table.labels, key, strict=True)), figures=_figures(table, key))
-            for table in cell_tables(runs)
+            for table in cell_tables([measured.cells for measured in runs])
             for key in table.texts
         ),
     )
@@ -150,7 +151,7 @@ def sides(kept: KeptRuns, runs: Sequence[Measured]) -> tuple[Side, Side, list[Ce
     Raises:
         BadInput: no cell of the baseline is one of the runs'.
     """
-    tables = [_with_baseline(table, kept) for table in cell_tables(runs)]
+    tables = [_with_baseline(table, kept) for table in cell_tables([run.cells for run in runs])]
     count = len(kept.runs)
     if not any(
         then.keys() & now.keys() for table in tables for then in table.runs[:count] for now in table.runs[count:]

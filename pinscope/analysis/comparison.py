@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any, Literal
@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
-from pinscope.analysis.cells import NO_LABEL, Label, Value, label_text, labels_of, plain, plain_label, values_of
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cells import NO_LABEL, Label, Value
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
@@ -282,7 +283,7 @@ def compare(
         titles = " and ".join(LAB_TITLES[lab] for lab in labs)
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
     if tables is None:
-        tables = cell_tables([*a.runs, *b.runs])
+        tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
     both = [_BothSides.of(table, len(a.runs)) for table in tables]
     compared = [cell for table in both for cell in table.compared(false_share)]
     first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
@@ -355,50 +356,6 @@ def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, 
     for rule, finding in those[0].items():
         if all(rule in run for run in those) and not any(rule in run for run in others):
             yield finding
-
-
-CellKey = tuple[Any, ...]
-"""The labels of a cell, plain."""
-
-
-@dataclass(frozen=True)
-class CellTable:
-    """The cells of one class, as they are compared.
-
-    Attributes:
-        kind: name of the class.
-        labels: name → label; ``values``: name → value, those that are compared, first first.
-        runs: of each run, labels → name of a value → what it is there, of those that are known.
-        texts: labels → each in words.
-    """
-
-    kind: str
-    labels: Mapping[str, Label]
-    values: Mapping[str, Value]
-    runs: Sequence[Mapping[CellKey, Mapping[str, Sample]]]
-    texts: Mapping[CellKey, Sequence[str]]
-
-
-def cell_tables(runs: Sequence[Measured]) -> list[CellTable]:
-    """The cells of runs, class by class."""
-    return [_cell_table(kind, runs) for kind in dict.fromkeys(type(cell) for run in runs for cell in run.cells)]
-
-
-def _cell_table(kind: type, runs: Sequence[Measured]) -> CellTable:
-    cells = [[cell for cell in run.cells if type(cell) is kind] for run in runs]
-    labels, values = labels_of(kind), _compared_values(kind, [cell for of_run in cells for cell in of_run])
-    tables, texts = list[dict[CellKey, Mapping[str, Sample]]](), dict[CellKey, Sequence[str]]()
-    for of_run in cells:
-        table = dict[CellKey, Mapping[str, Sample]]()
-        for cell in of_run:
-            own = [(mark, getattr(cell, name)) for name, mark in labels.items()]
-            key = tuple(plain_label(mark, label) for mark, label in own)
-            if key not in texts:
-                texts[key] = [label_text(mark, label) for mark, label in own]
-            samples = ((name, _sample(cell, name, said)) for name, (_, said) in values.items())
-            table[key] = {name: sample for name, sample in samples if sample is not None}
-        tables.append(table)
-    return CellTable(kind.__name__, labels, {name: value for name, (value, _) in values.items()}, tables, texts)
 
 
 @dataclass(frozen=True)
@@ -485,31 +442,6 @@ class _BothSides:
                         unit=self.table.values[name].unit,
                         value=_pooled(samples).value,
                     )
-
-
-def _compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:
-    """Name → a value that is compared, and the one that knows its ±: what is measured, and what is counted.
-
-    A rate that follows from the first of them stands in its place: the same, as people know it. What else follows from
-    others is said by them.
-    """
-    own = {name: value for name, value in values_of(kind).items() if value.better != "neither" and value.unit != "text"}
-    measured = [name for name in own if any(isinstance(getattr(cell, name), Summary) for cell in cells)]
-    stored = [name for name in own if name in {made.name for made in fields(kind)} and name not in measured]
-    chosen = {name: (own[name], name) for name in (*measured, *stored)}
-    rates = [name for name in own if name not in chosen and own[name].unit == "bytes/second"]
-    if rates and measured and own[measured[0]].unit == "seconds":
-        del chosen[measured[0]]
-        chosen = {rates[0]: (own[rates[0]], measured[0]), **chosen}
-    return chosen
-
-
-def _sample(cell: Any, name: str, measured: str) -> Sample | None:
-    """A figure and how far another run's may be off; ``None`` where the cell has none."""
-    value, said = plain(getattr(cell, name)), getattr(cell, measured)
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return float(value), said.uncertainty if isinstance(said, Summary) else math.inf
 
 
 def _known(runs: Iterable[Mapping[str, Sample]], name: str) -> list[Sample]:

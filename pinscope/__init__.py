@@ -68,16 +68,16 @@ def load_ipython_extension(shell: "Any") -> None:
 
 
 def pinned_empty(
-    nbytes: int | str | None = None,
+    nbytes: "int | str | None" = None,
     *,
     dtype: "Any" = "uint8",
     shape: "int | Sequence[int] | None" = None,
-    device: int | None = None,
-    chunk: int | str | None = None,
-    longest_wait: float | None = None,
-    threads: int | None = None,
-    strategy: str | None = None,
-    shared: str | None = None,
+    device: "int | None" = None,
+    chunk: "int | str | None" = None,
+    longest_wait: "float | None" = None,
+    threads: "int | None" = None,
+    strategy: "str | None" = None,
+    shared: "str | None" = None,
 ) -> "Any":
     """A NumPy array over memory pinned as the experiment ``pinning_strategy`` recommends; its content is undefined.
 
@@ -121,7 +121,7 @@ def pinned_empty(
     )
 
 
-def report_host_memory(registered: int | str | None = None) -> "Any":
+def report_host_memory(registered: "int | str | None" = None) -> "Any":
     """Say what this process holds, for the live view of its user and of root.
 
     What is said is what PyTorch's allocator and CuPy's default pool of pinned memory hold, if the program has loaded

@@ -45,10 +45,10 @@ def bare_command(code: str, *arguments: str) -> list[str]:
 def open_command(*program: str) -> list[str]:
     """The command that runs a program of the user's own, which imports from where the user lets it, with the options
     that this interpreter was given."""
-    return [sys.executable, *_options(sys.orig_argv[1:]), *program]
+    return [sys.executable, *python_options(sys.orig_argv[1:]), *program]
 
 
-def _options(arguments: "Iterable[str]") -> "Iterator[str]":
+def python_options(arguments: "Iterable[str]") -> "Iterator[str]":
     """Those of Python itself, as they were written (python.org, "Command line and environment")."""
     arguments = iter(arguments)
     for argument in arguments:

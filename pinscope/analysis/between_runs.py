@@ -10,7 +10,9 @@ A figure is positive, and compared as a logarithm: 10 % more and back is alike. 
   as less than the cell's own. From :data:`KNOWN_FREEDOM` on a cell's own counts: else steady cells beside noisy ones
   would be taken for as noisy.
 - Of one run a side no spread is seen. Its ± stands in, which has in it what whole runs on one host differ
-  (:data:`pinscope.analysis.statistics.DRIFT`). That rests on six runs: five degrees of freedom.
+  (:data:`pinscope.analysis.statistics.DRIFT`). That rests on six runs: five degrees of freedom. Where the ratios of a
+  family scatter around their median by more than that, as those of the processor's times do on a host that others use
+  too, it is taken for as much larger (Birge, Physical Review 40, 1932).
 - Of many cells some differ by chance. Of those called different at most :data:`FALSE_SHARE` are expected to be so
   wrongly (Benjamini & Hochberg, JRSS B 57, 1995), and intervals are as wide as that asks for: an interval leaves out 1
   exactly where the cell is called different (Benjamini & Yekutieli, JASA 100, 2005, on selected intervals).
@@ -33,6 +35,8 @@ DRIFT_FREEDOM = 5
 """Degrees of freedom of what whole runs were seen to differ: six runs less one."""
 LEAST_CELLS = 10
 """Fewer say nothing of each other's spread."""
+LEAST_SCATTERED = 5
+"""Fewer say nothing of how far they scatter."""
 KNOWN_FREEDOM = 6
 """Degrees of freedom with which a cell knows its own spread: four runs a side, or eight against one."""
 _AS_NORMAL = 200
@@ -75,6 +79,7 @@ def differences(
     apart = np.array([fmean(second) - fmean(first) for first, second in logs])
     errors, freedom = _errors(cells, logs)
     known = np.isfinite(errors)
+    errors[known] *= _scatter(apart[known], errors[known], freedom[known])
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
     level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share)
@@ -83,6 +88,15 @@ def differences(
         Difference(math.exp(at), math.exp(at - off), math.exp(at + off)) if is_known else _unknown(math.exp(at))
         for at, off, is_known in zip(apart, reach, known, strict=True)
     ]
+
+
+def _scatter(apart: NDArray[np.float64], errors: NDArray[np.float64], freedom: NDArray[np.int_]) -> NDArray[np.float64]:
+    """How many times their errors the cells of one run a side scatter; at least 1."""
+    times, single = np.ones(len(apart)), (freedom == DRIFT_FREEDOM) & (errors > 0)
+    if single.sum() >= LEAST_SCATTERED:
+        off = np.abs(apart[single] - np.median(apart[single])) / errors[single]
+        times[single] = max(float(np.median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
+    return times
 
 
 def _unknown(ratio: float) -> Difference:

@@ -43,6 +43,7 @@ from pinscope.report.baseline import (
 )
 from pinscope.report.comparison import measured_runs
 from pinscope.runner.jobs import Request, prepare
+from pinscope.runner.program import find_program
 from pinscope.runner.tracing import trace_program
 from pinscope.store.new_file import check_new
 from pinscope.store.store import Store
@@ -281,7 +282,7 @@ def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
 def _trace(store: Store, command: str, count: int) -> Iterator[Measured]:
     """So many traces of a program; errors as of :func:`_run`."""
     for _ in range(count):
-        traced = trace_program(store, shlex.split(command), capture_environment(), Scope())
+        traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
         if traced.exit_code or traced.run.error:
             raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
         if traced.saved is not None:

@@ -102,13 +102,19 @@ def live(
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help=f"{PROBE_HELP} With --once: trace for one --interval, then print.")
+        bool,
+        typer.Option(
+            "--probe",
+            help=f"{PROBE_HELP} With --pid: also count the copies of that process, by call, "
+            "size, direction and kind of memory. With --once: trace for one --interval, then print.",
+        ),
     ] = False,
     gpus: Gpus = True,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     pids = checked_pids(pid)
-    with terminal.Stop() as stop, open_source(probe=probe, gpus=gpus, interval_seconds=interval) as source:
+    source_of = open_source(probe=probe, gpus=gpus, interval_seconds=interval, copies_of=pids)
+    with terminal.Stop() as stop, source_of as source:
         if once:
             _show_once(source, stop, as_json, pids, interval if probe else 0.0)
         else:

@@ -11,13 +11,22 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from pinscope.cli.terminal import SEVERITY_STYLES, TableLines, lay_out
-from pinscope.live.findings import snapshot_verdict
+from pinscope.live.findings import snapshot_verdict, who
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.run import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.snapshot_facts import COLUMNS, ON_GPUS, HolderRow, figure_text, holder_rows, matching
+from pinscope.report.snapshot_facts import (
+    COLUMNS,
+    ON_GPUS,
+    HolderRow,
+    copy_facts,
+    figure_text,
+    holder_rows,
+    matching,
+    tracing_facts,
+)
 from pinscope.text import one_line
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
@@ -293,8 +302,13 @@ def frame(view: View, room: int, height: int) -> list[Line]:
 
 
 def whole(view: View, room: int | None = None) -> list[Line]:
-    """Totals, GPUs and every holder, as long as they are."""
-    return [*head(view, room), *_holder_lines(HolderTable(view, room))]
+    """Totals, GPUs and every holder, as long as they are; what chosen ones copied, and how to trace them."""
+    lines = [*head(view, room), *_holder_lines(HolderTable(view, room))]
+    for holder in view.snapshot.holders if view.chosen else ():
+        facts = [(name, one_line(text)) for name, text in (*copy_facts(holder), *tracing_facts(holder))]
+        lines += [Line(""), Line(one_line(who(holder)), "bold")]
+        lines += [Line(text) for text in lay_out(("", ""), facts, (), room).body]
+    return lines
 
 
 def keys_line(view: View, room: int) -> list[Line]:

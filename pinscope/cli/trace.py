@@ -25,7 +25,7 @@ from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.attach import Targets, targets_of, trace_attached
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.traced_program import check_program
+from pinscope.runner.program import Program, find_program
 from pinscope.runner.tracing import Compared, Request, Traced, parse_request, run_twice, trace_program, write_traces
 from pinscope.runner.with_waits import WaitRuns
 from pinscope.store.new_file import check_new
@@ -45,7 +45,9 @@ LONGEST_DAYS = 30
 def trace(
     program: Annotated[
         str | None,
-        typer.Argument(metavar="SCRIPT", help="The program: a file, or with -m a module.", show_default=False),
+        typer.Argument(
+            metavar="SCRIPT", help="The program: a file, with -m a module, or another Python.", show_default=False
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
@@ -83,7 +85,7 @@ def trace(
         option(
             "PID",
             "Instead of SCRIPT: record this Python process, which runs already and goes on afterwards, for the time "
-            "of --for, 10s by default. May be given several times. Before Python 3.14 it needs gdb or lldb.",
+            "of --for, 10s by default. May be given several times.",
             "--attach",
         ),
     ] = None,
@@ -128,8 +130,9 @@ def trace(
     """Run a Python program as python would, and say which of its lines copy from or to pageable memory, how long that
     holds the CPU and the GPU's compute, and what pinning would save. Ends with the program's own exit code.
 
-    PinScope must be installed in the program's own environment, with its extra trace13 (CUDA 13) or trace12; not for
-    --attach."""
+    SCRIPT may be the interpreter of another environment, in which nothing is installed (/envs/train/bin/python
+    train.py), or a script of one (/envs/train/bin/torchrun …): CPython 3.9 or later. CUPTI's library is taken from the
+    program's packages of CUDA, else from PinScope's (extra trace13, CUDA 12: trace12), else from the toolkit."""
     without = {
         "a SCRIPT": program, "-m": module, "--start-after": start_after, "--only-parts": only_parts,
         "--this-process-only": this_process_only, "--what-if": what_if,
@@ -155,10 +158,8 @@ def trace(
         scope = replace(scope, for_seconds=scope.for_seconds or ATTACHED_SECONDS, children=targets.is_all)
         record = partial(_of_running, targets, scope, labels)
     else:
-        check_program(program or "", module)
-        request = parse_request(what_if or (), program or "")
-        command = [*(["-m"] if module else []), program or "", *(arguments or ())]
-        record = partial(_of_program, command, request, scope, labels)
+        found = find_program([*(["-m"] if module else []), program or "", *(arguments or ())])
+        record = partial(_of_program, found, parse_request(what_if or (), found.file), scope, labels)
     with Store() as store:
         reconcile(store)
         if store.refusal:
@@ -204,13 +205,13 @@ def _of_running(targets: Targets, scope: Scope, labels: Mapping[str, Any], store
 
 
 def _of_program(
-    command: Sequence[str], request: Request | None, scope: Scope, labels: Mapping[str, Any], store: Store
+    program: Program, request: Request | None, scope: Scope, labels: Mapping[str, Any], store: Store
 ) -> Compared:
     """Run it, twice where a change is asked for."""
     if request is not None:
         scope = _of_both_runs(scope)
     environment = capture_environment()
-    traced_as = partial(trace_program, store, command, environment, scope, labels=labels)
+    traced_as = partial(trace_program, store, program, environment, scope, labels=labels)
     if request is None:
         return Compared(traced_as())
     if request.change == "wait":

@@ -4,9 +4,10 @@ Imports ``probes``, ``analysis`` and ``records``, in ``timeline/`` also ``charts
 the machine through the probes (``tracker`` also reads the driver's library, and has uprobes set in the kernel), keeps
 nothing on disk, and has threads of its own in ``sampler``; ``findings`` and ``timeline/`` touch no machine.
 
-``source`` takes a snapshot, ``holder`` makes one holder of it, ``tracker`` follows calls by uprobes, ``sampler``
-repeats. ``findings`` are the verdict on one snapshot and its rules. ``series`` has what follows from several:
-events, who grows, the rows of a timeline; ``timeline/`` is the run that keeps them, with its reading, findings, charts.
+``source`` takes a snapshot, ``holder`` makes one holder of it, ``tracker`` follows calls by uprobes, ``copies`` sums up
+those that copy, ``sampler`` repeats. ``findings`` are the verdict on one snapshot and its rules. ``series`` has what
+follows from several: events, who grows, the rows of a timeline; ``timeline/`` is the run that keeps them, with its
+reading, findings, charts.
 """
 
 from __future__ import annotations

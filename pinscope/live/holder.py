@@ -338,8 +338,10 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         kept_bytes=kept.note(missing, "kept_bytes"),
         kept_by=seen.report.kept_bytes if seen.report is not None else {},
         allocators=maps.allocators if maps is not None else (),
+        python=owned.then(lambda _: maps is not None and maps.is_python).note(missing, "python"),
         said_at=said.then(lambda report: report.at).note(missing, "said_at"),
         oldest_pieces=registered.oldest,
+        copies=around.registrations.copies.get(seen.pid) if around.registrations is not None else None,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
             missing, "inherited_bytes"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from typing import Self
 
 from pinscope.analysis import rules
 from pinscope.analysis.models import context_overhead_bytes
+from pinscope.live.copies import judged
 from pinscope.live.holder import (
     COUNTER_SLACK_BYTES,
     Candidate,
@@ -145,6 +146,8 @@ def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
 def _not_followed(registrations: Registrations) -> Iterator[Unreadable]:
     if registrations.trouble is not None:
         yield Unreadable(what="Registered memory", reason=registrations.trouble)
+    if registrations.copies_trouble is not None:
+        yield Unreadable(what="Copies", reason=registrations.copies_trouble)
     for library in registrations.libraries:
         if library.reason is not None:
             yield Unreadable(what=f"Registered memory of programs that use {library.path}", reason=library.reason)
@@ -437,6 +440,8 @@ class LiveSource:
         self._remembered = Remembered()
         self._lock = threading.Lock()
         self._first = True
+        self._before_bytes: int | None = None
+        """The most that can have been registered before the first snapshot, as nobody is known to have pinned it."""
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -453,7 +458,7 @@ class LiveSource:
                 self._tracker.start()
                 started.callback(self._tracker.stop)
             self._open = started.pop_all()
-        self._first = True
+        self._first, self._before_bytes = True, None
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -467,10 +472,18 @@ class LiveSource:
         with self._lock:  # several may ask; what the series remembers is for one at a time
             gpus = self._gpus.latest() if self._gpus is not None else None
             registrations = self._tracker.registered() if self._tracker is not None else None
-            return snapshot(self._proc, gpus, self._remembered, registrations)
+            if registrations is not None and registrations.copies:
+                copies = {pid: judged(each, self._before_bytes) for pid, each in registrations.copies.items()}
+                registrations = registrations.model_copy(update={"copies": copies})
+            taken = snapshot(self._proc, gpus, self._remembered, registrations)
+            if self._before_bytes is None and taken.host.other_pinned_bytes is not None:
+                self._before_bytes = taken.host.other_pinned_bytes + COUNTER_SLACK_BYTES
+            return taken
 
 
-def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
+def open_source(
+    probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0, copies_of: Collection[int] = ()
+) -> LiveSource:
     """The usual source, of this machine; enter it to start.
 
     Args:
@@ -479,7 +492,8 @@ def open_source(probe: bool = False, gpus: bool = True, interval_seconds: float 
         interval_seconds: how often snapshots will be taken. The driver is asked as often, but at least every
             :data:`OLDEST_FIGURES_SECONDS`, as its figures are those of its last answer, and at most every
             :data:`LEAST_ASKING_SECONDS`.
+        copies_of: processes whose copies the probe counts as well.
     """
     asked = max(LEAST_ASKING_SECONDS, min(interval_seconds, OLDEST_FIGURES_SECONDS))
     watch = GpuWatch(interval_seconds=asked) if gpus else None
-    return LiveSource(gpus=watch, tracker=Tracker() if probe else None)
+    return LiveSource(gpus=watch, tracker=Tracker(copies_of=copies_of) if probe else None)

@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Self
 
 from pinscope.errors import MeasurementFailed, NotPossible
+from pinscope.live.copies import CopyCounter
 from pinscope.live.sampler import Repeater
 from pinscope.probes import uprobes
+from pinscope.probes.copy_calls import COPY_CALLS
 from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import Caller, LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
@@ -189,6 +191,13 @@ class PinnedPieces:
         """What is known of each process."""
         return {pid: process.as_record() for pid, process in self._processes.items()}
 
+    def pinned_by(self, pid: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of each piece of a process whose address is known."""
+        process = self._processes.get(pid)
+        for piece in (*process.registered.values(), *process.allocated.values()) if process is not None else ():
+            if piece.address is not None:
+                yield piece.address, piece.address + piece.bytes
+
     def _process(self, caller: Caller) -> ProcessPieces | None:
         process = self._processes.get(caller.pid)
         if process is not None and process.caller == caller:
@@ -283,6 +292,7 @@ class Tracker:
         libraries: copies of the driver's library to probe from the beginning; ``None``: those in the usual places.
         read_seconds: how often the kernel's buffer is emptied.
         buffer_kib: size of that buffer, for each processor; ``None``: as many processors allow.
+        copies_of: processes whose copies are counted as well.
     """
 
     def __init__(
@@ -291,8 +301,10 @@ class Tracker:
         libraries: Sequence[Path] | None = None,
         read_seconds: float = READ_SECONDS,
         buffer_kib: int | None = None,
+        copies_of: Collection[int] = (),
     ) -> None:
         self._proc = proc
+        self._copies_of = copies_of
         self._libraries = libraries
         self._buffer_kib = buffer_kib
         self._lock = threading.RLock()
@@ -323,7 +335,7 @@ class Tracker:
             installed = uprobes.installed_libraries() if self._libraries is None else self._libraries
             if not installed:
                 raise NotPossible(_NO_LIBRARY)
-            self._session = _Session(self._proc, access.value, installed, self._buffer_kib)
+            self._session = _Session(self._proc, access.value, installed, self._buffer_kib, self._copies_of)
             self._trouble = None
             self._owner = os.getpid()
             atexit.register(self._stop_at_exit)
@@ -388,7 +400,9 @@ class Tracker:
 class _Session:
     """One run of the probe, from start to stop."""
 
-    def __init__(self, proc: Proc, folder: Path, installed: Sequence[Path], buffer_kib: int | None) -> None:
+    def __init__(
+        self, proc: Proc, folder: Path, installed: Sequence[Path], buffer_kib: int | None, copies_of: Collection[int]
+    ) -> None:
         self._proc = proc
         self._look_due = 0.0
         self._instance = TraceInstance(folder, proc, buffer_kib)
@@ -399,6 +413,7 @@ class _Session:
             raise NotPossible(_SET_ALREADY) from None
         except OSError as error:
             raise NotPossible(f"the kernel does not let PinScope trace: {error}") from None
+        self._copies = CopyCounter(copies_of, proc)
         try:
             self._libraries: list[ProbedLibrary] = []
             reasons: dict[FileKey, str | None] = {}
@@ -414,7 +429,7 @@ class _Session:
             self._booted = self._since.timestamp() - since
             self._pieces = PinnedPieces(LiveCallers(proc), since)
         except BaseException:
-            self._instance.close()
+            self.close()
             raise
 
     def _add(self, path: str, reasons: dict[FileKey, str | None]) -> None:
@@ -455,15 +470,19 @@ class _Session:
         except OSError as error:
             reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return ProbedLibrary(path=path, reason=reason)
+        self._copies.add(place, uprobes.function_offsets(descriptor, COPY_CALLS, machine).value or {})
         return ProbedLibrary(path=path, calls=tuple(calls))
 
     def close(self) -> None:
         """Remove the probes."""
+        self._copies.close()
         self._instance.close()
 
     def read(self) -> None:
         """Apply what the kernel saw since the last time."""
-        self._pieces.apply(uprobes.parse_trace(self._instance.read()), self._booted)
+        until = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        events = list(uprobes.parse_trace(self._instance.read()))
+        self._copies.follow(events, until, lambda part: self._pieces.apply(part, self._booted), self._pieces.pinned_by)
 
     def not_followed(self) -> Mapping[int, str] | None:
         """Why processes are not followed, by pid, if it is time to look; for one thread only."""
@@ -488,6 +507,8 @@ class _Session:
             libraries=tuple(self._libraries),
             left_out_processes=self._pieces.left_out_processes,
             trouble=trouble,
+            copies=self._copies.copies() if trouble is None else {},
+            copies_trouble=self._copies.trouble,
         )
 
 

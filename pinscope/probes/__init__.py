@@ -2,7 +2,8 @@
 
 Imports ``records`` only. Whatever is missing, forbidden or hostile is an answer, not an error: files are read through
 ``proc``, which bounds how much; ``tracefs`` itself reads, and as root writes, the kernel's tracing; ``uprobes`` reads
-the driver's library. NVML and psutil are imported when they are asked. ``environment`` asks git, ``uprobes`` ldconfig.
+the driver's library; ``copy_calls`` has the kernel run a few instructions in a probe. NVML and psutil are imported when
+they are asked. ``environment`` asks git, ``uprobes`` ldconfig.
 
 ``environment`` is the machine of a run, and what works on it; ``host_memory`` totals, limits, NUMA nodes and what a
 control group uses; ``gpu`` GPUs and their processes; ``containers`` in which groups and namespaces a process is.

@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pinscope.probes.proc import HERE, Answer, Proc, whole
-from pinscope.probes.process import user_name
+from pinscope.probes.process import PYTHON, user_name
 
-OLDEST = (3, 11)
+OLDEST = (3, 9)
 """Python that the recorder runs in."""
-_PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
-"""An interpreter's file, or that of its library."""
 _CUPTI = re.compile(r"(/\S*/libcupti\.so[.\d]*)$", re.ASCII | re.MULTILINE)
 _CUDA = "/libcuda.so"
-_FIRST = re.compile(r"([0-9a-f]{1,16})-", re.ASCII)
 _PARENT, _STARTED, _STACK = 1, 19, 25
 """Places in ``stat``, behind the name."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -34,7 +31,6 @@ class Attachable:
         version: of its Python.
         cupti: the file of CUPTI's library that it has loaded, if it has.
         uses_cuda: it has loaded the driver's library.
-        free_address: of its memory, 64 KiB below what it has mapped.
     """
 
     pid: int
@@ -44,7 +40,6 @@ class Attachable:
     version: tuple[int, int]
     cupti: str | None
     uses_cuda: bool
-    free_address: int
 
     def is_there(self, proc: Proc = HERE) -> bool:
         """Whether it runs on, as the same program."""
@@ -82,10 +77,10 @@ def _read_python(pid: int, proc: Proc) -> Answer[Attachable]:
     maps, times = proc.read(f"/proc/{pid}/maps").value, _times(pid, proc)
     if not maps or times is None:
         return Answer.missing(forbidden(proc))
-    python = _PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or _PYTHON.search(maps)
+    python = PYTHON.search(proc.link(f"/proc/{pid}/exe").value or "") or PYTHON.search(maps)
     if python is None:
         return Answer.missing("it is no Python: no file of one is mapped in it")
-    version, first = (int(python[1]), int(python[2])), _FIRST.match(maps)
+    version = int(python[1]), int(python[2])
     if version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return Answer.missing(f"it runs Python {version[0]}.{version[1]}; the recorder needs {oldest} or newer")
@@ -99,7 +94,6 @@ def _read_python(pid: int, proc: Proc) -> Answer[Attachable]:
             version=version,
             cupti=cupti[1] if cupti else None,
             uses_cuda=_CUDA in maps,
-            free_address=(int(first[1], 16) if first else 0) - 2**16,
         )
     )
 

@@ -35,8 +35,8 @@ EXTRAS: Mapping[Extra, tuple[str, ...]] = {
     "cuda12": ("cupy-cuda12x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==12.*"),
     "postgresql": ("psycopg[binary]>=3.2,<4",),
     "torch": ("torch>=2.4",),
-    "trace13": ("cupti-python==13.*",),
-    "trace12": ("cupti-python==12.*",),
+    "trace13": ("nvidia-cuda-cupti==13.*",),
+    "trace12": ("nvidia-cuda-cupti-cu12==12.*",),
 }
 """As in pyproject.toml, which an installed PinScope does not have beside it."""
 _ROOT = Path(pinscope.__file__).resolve().parent.parent
@@ -88,7 +88,8 @@ _PACKAGES = (
     "nvidia-cuda-nvrtc-cu12",
     "torch",
     "numba",
-    "cupti-python",
+    "nvidia-cuda-cupti",
+    "nvidia-cuda-cupti-cu12",
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _GIT_SECONDS = 10

@@ -38,6 +38,8 @@ _MAPPING = re.compile(
 )
 _ALLOCATORS = {"PyTorch": "/libc10_cuda.so", "CuPy": "/cupy/cuda/pinned_memory."}
 """Library with an allocator that keeps pinned memory → a file of it that is mapped where it is loaded."""
+PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
+"""An interpreter's file, or that of its library."""
 _GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
 _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
@@ -137,6 +139,8 @@ class MemoryMaps:
     that CUDA has reserved, or as CUDA's largest pieces do."""
     allocators: tuple[str, ...] = ()
     """Libraries with an allocator that keeps pinned memory, of those that the process has loaded."""
+    is_python: bool = False
+    """A Python interpreter runs in it."""
 
     @cached_property
     def driver_sizes(self) -> Sequence[int]:
@@ -161,7 +165,8 @@ def parse_maps(text: str) -> MemoryMaps:
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
         if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
             mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
-    return mappings.maps(tuple(name for name, library in _ALLOCATORS.items() if library in text))
+    allocators = tuple(name for name, library in _ALLOCATORS.items() if library in text)
+    return mappings.maps(allocators, is_python="python" in text and PYTHON.search(text) is not None)
 
 
 class _Mappings:
@@ -207,7 +212,7 @@ class _Mappings:
         elif access == "rw" and (gpu := _GPU_FILE.fullmatch(name)):
             self._gpus.add(int(gpu[1]))
 
-    def maps(self, allocators: tuple[str, ...]) -> MemoryMaps:
+    def maps(self, allocators: tuple[str, ...], is_python: bool) -> MemoryMaps:
         """All of it."""
         # One piece of each context lies where the kernel put it.
         small = [key for key in self._ordinary if covered_bytes(self._shared[key]) == CUDA_STEP_BYTES]
@@ -220,6 +225,7 @@ class _Mappings:
             frozenset(self._gpus),
             frozenset(self._aligned),
             allocators,
+            is_python,
         )
 
 

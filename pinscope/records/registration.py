@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from pydantic import computed_field
+
 from pinscope.records.base import Record
+from pinscope.records.figure import Estimated
 from pinscope.records.run import Backing
 
 PieceKind = Literal["alloc", "write_combined", "register"]
@@ -56,6 +59,77 @@ class PidRegistrations(Record):
     """When it last ended a CUDA context, which takes along what was pinned in it; which pieces, is not known."""
 
 
+LinkDirection = Literal["h2d", "d2h"]
+CopyMemory = Literal["pinned", "pageable", "unknown"]
+"""``unknown``: pageable, or registered before the probe started, which leaves no mark."""
+
+
+class CopySum(Record):
+    """Copies by one call in one direction, of one kind of host memory and about one size."""
+
+    call: str
+    """The driver's function; calls of the runtime API (cudaMemcpyAsync) come through it."""
+    direction: LinkDirection
+    """To a GPU, or from one."""
+    memory: CopyMemory
+    """Of the host's side."""
+    most_bytes: int
+    """The largest that counts as such; the others are above a quarter of it."""
+    count: int
+    """Calls. Failed ones count."""
+    bytes: int
+    """What they asked to copy, in all."""
+
+
+class Copies(Estimated):
+    """What one process asked the driver to copy between host and GPUs, as the probe saw it."""
+
+    since: datetime
+    """When the probe began to count."""
+    seconds: float
+    """So long it has counted."""
+    sums: tuple[CopySum, ...] = ()
+    """By call, direction, memory and size, most bytes first."""
+    uncounted_calls: int = 0
+    """Calls whose bytes are not known: copies in two or three dimensions, of arrays, in batches, of managed memory,
+    and launches of graphs, which may have copies in them."""
+    lost_calls: int = 0
+    """Calls of all processes whose copies are counted that came faster than they could be read."""
+
+    def _sum(self, **kind: str) -> int:
+        return sum(each.bytes for each in self.sums if all(getattr(each, name) == is_ for name, is_ in kind.items()))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def to_gpu_bytes(self) -> int:
+        """To GPUs, in all."""
+        return self._sum(direction="h2d")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def from_gpu_bytes(self) -> int:
+        """From GPUs, in all."""
+        return self._sum(direction="d2h")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def pinned_bytes(self) -> int:
+        """Of both, to or from pinned memory."""
+        return self._sum(memory="pinned")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def pageable_bytes(self) -> int:
+        """Of both, to or from pageable memory."""
+        return self._sum(memory="pageable")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def unknown_bytes(self) -> int:
+        """Of both, the rest."""
+        return self._sum(memory="unknown")
+
+
 class ProbedLibrary(Record):
     """One copy of the driver's library."""
 
@@ -91,6 +165,10 @@ class Registrations(ProbeState):
     """Processes that run and have called the driver."""
     not_followed: Mapping[int, str] = {}
     """Processes that use a copy of the driver's library that is not followed: pid → why not."""
+    copies: Mapping[int, Copies] = {}
+    """Of the processes whose copies are counted, by pid."""
+    copies_trouble: str | None = None
+    """Why they are not counted, though somebody asked."""
 
     def state(self) -> ProbeState:
         """How the probe fares, without what processes hold."""

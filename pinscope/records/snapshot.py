@@ -15,7 +15,7 @@ from pydantic import model_validator
 from pinscope.records.base import Record
 from pinscope.records.environment import Link
 from pinscope.records.figure import Estimated, Figure, at_most
-from pinscope.records.registration import Piece, ProbeState
+from pinscope.records.registration import Copies, Piece, ProbeState
 
 FORMAT = 1
 """Version of the snapshot's JSON. Additive changes keep it."""
@@ -251,11 +251,15 @@ class Holder(Estimated):
     """Allocator → what it keeps, where the process says so."""
     allocators: tuple[str, ...] = ()
     """Those of these libraries that the process has loaded."""
+    python: bool | None = None
+    """A Python interpreter runs in it, so that it can be traced line by line; ``None`` where that cannot be seen."""
     said_at: datetime | None = None
     """When the process itself said what it has registered and what its allocators keep."""
     oldest_pieces: tuple[Piece, ...] = ()
     """Registered and allocated memory that the probe saw being pinned and that is held still: the ten oldest pieces,
     oldest first. What stays in front while others come and go is what a leak looks like."""
+    copies: Copies | None = None
+    """What it copied between host and GPUs since the probe started; ``None``: nobody counted."""
     locked_bytes: Annotated[int | None, Figure(
         label="Locked (VmLck)", help="Locked, as with mlock. Not pinned for CUDA.",
         short="locked", page="shown", metric="pinscope_holder_locked_bytes", timeline=True, event=True,

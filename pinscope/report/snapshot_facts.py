@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pinscope.records.environment import Link
 from pinscope.records.figure import BoundKind, Estimated, Figure, Number, bound_of_sum, figures
 from pinscope.records.snapshot import DeviceFigures, GpuUse, Holder, HostTotals, Pressure
 from pinscope.report.facts import Fact, link_text
-from pinscope.units import format_bytes, format_share, format_value
+from pinscope.units import format_bandwidth, format_bytes, format_duration, format_share, format_value
 
 SIGNS: Mapping[BoundKind, str] = {"at_least": "≥", "at_most": "≤", "about": "~"}
 """What stands before an estimate."""
@@ -82,8 +83,44 @@ def holder_facts(holder: Holder) -> list[Fact]:
         ("Control group", figure_text(holder, "cgroup", "text")),
         *(fact for figure in figures(Holder) for fact in _of_holder(holder, figure)),
         *_gpus(holder),
-        ("Its lines", f"pinscope trace --attach {holder.pid} --for 10s (of a Python program)"),
+        *copy_facts(holder),
+        *tracing_facts(holder),
     ]
+
+
+def copy_facts(holder: Holder) -> Iterator[Fact]:
+    """What it copied while the probe counted; nothing where nobody did."""
+    copies = holder.copies
+    if copies is None:
+        return
+    yield "Copies counted", f"for {format_duration(copies.seconds)}, since {_moment(copies.since, None)}"
+    for label, field, direction in (("To GPUs", "to_gpu_bytes", "h2d"), ("From GPUs", "from_gpu_bytes", "d2h")):
+        count = sum(each.count for each in copies.sums if each.direction == direction)
+        rate = getattr(copies, field) / copies.seconds if copies.seconds else None
+        yield label, f"{figure_text(copies, field)} in {count:,} calls, {format_bandwidth(rate)}"
+    kinds = (("pinned", "pinned_bytes"), ("pageable", "pageable_bytes"), ("unknown", "unknown_bytes"))
+    shown = [f"{word} {figure_text(copies, field, because=False)}" for word, field in kinds if getattr(copies, field)]
+    note = copies.estimates.get("pageable_bytes")
+    yield "Host memory", (", ".join(shown) or "none copied") + (f" ({note.why})" if note else "")
+    sizes: Counter[int] = Counter()
+    calls: Counter[str] = Counter()
+    for each in copies.sums:
+        sizes[each.most_bytes] += each.count
+        calls[each.call] += each.count
+    if sizes:
+        yield "Sizes, at most", ", ".join(f"{format_bytes(size)}: {sizes[size]:,}" for size in sorted(sizes))
+        yield "Calls", ", ".join(f"{call}: {count:,}" for call, count in calls.most_common())
+    if copies.uncounted_calls:
+        yield "Calls of unknown bytes", f"{copies.uncounted_calls:,} (other kinds of copies, and graphs)"
+
+
+def tracing_facts(holder: Holder) -> Iterator[Fact]:
+    """How to see which lines copy and pin, or what it copies in all."""
+    if holder.python is not False:
+        unsure = " (if it is a Python program)" if holder.python is None else ""
+        yield "Its lines", f"pinscope trace --attach {holder.pid} --for 10s{unsure}"
+    if not holder.python and holder.copies is None:
+        yield "Its copies", f"as root: pinscope live --probe --pid {holder.pid}"
 
 
 def _of_holder(holder: Holder, figure: Figure) -> Iterator[Fact]:

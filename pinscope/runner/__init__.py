@@ -5,8 +5,8 @@ itself: the worker's lab brings CuPy. How to measure and what it means, it asks 
 ``tracing``; besides it imports ``lab``, ``probes`` and ``records``, nothing that shows.
 
 Experiments: ``jobs`` prepares, starts, cancels and notices who is gone, and runs several for the dashboard; ``worker``
-is the child: it waits for its turn on the GPU, and asks before each whether it is to stop. Programs: ``tracing`` traces
-one and keeps its rows, ``with_waits`` again with waits; ``traced_program`` is its process, with those that it starts;
-``attach`` traces those that run already, into which ``debugger`` brings code. The live view: ``timeline`` keeps it, in
-the process that takes the samples.
+is the child: it waits for its turn on the GPU, and asks before each whether it is to stop. Programs: ``program`` says
+which one in which Python, ``tracing`` traces it and keeps its rows, ``with_waits`` again with waits; ``traced_program``
+is its process, with those that it starts; ``attach`` traces those that run already, into which ``injection`` brings
+code. The live view: ``timeline`` keeps it, in the process that takes the samples.
 """

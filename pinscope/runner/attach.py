@@ -22,7 +22,7 @@ from pinscope.records.environment import Environment
 from pinscope.records.labels import NO_LABELS
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.trace_row import TraceRow
-from pinscope.runner.debugger import check_debugger, hand_over
+from pinscope.runner.injection import check_machine, hand_over
 from pinscope.runner.traced_program import (
     LOOK_SECONDS,
     ask_cupti,
@@ -82,7 +82,7 @@ def targets_of(pids: Iterable[int], with_children: bool) -> Targets:
         users = [each for each in chosen if each.uses_cuda]
         chosen = users or chosen  # a launcher only waits for those that it has started
     for each in chosen:
-        check_debugger(each)
+        check_machine(each)
     if len({each.cupti for each in chosen} - {None}) > 1:
         raise BadInput("these processes have loaded different libraries of CUPTI: attach to them one after the other")
     return Targets(chosen, left_out, with_children or not set(below) - set(named))

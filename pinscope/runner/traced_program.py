@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -16,13 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.machinery import PathFinder
 from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any, Self
 
-from pinscope.errors import BadInput, NoDevice, NotPossible
-from pinscope.isolation import bare_command, command, open_command
+from pinscope.errors import NoDevice, NotPossible
+from pinscope.isolation import bare_command, command
 from pinscope.probes.environment import Extra, install_command
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.proc import HERE, Proc
@@ -106,55 +104,25 @@ class Variant:
 AS_IT_IS = Variant()
 
 
-def check_program(program: str, is_module: bool) -> None:
-    """Refuse what cannot be started, before anything begins.
-
-    Raises:
-        BadInput: there is no such file or module.
-    """
-    if is_module:
-        outermost = program.partition(".")[0]
-        if not (outermost and _may_be_module(outermost)):
-            raise BadInput(f"there is no module {outermost or program}; a file is traced without -m")
-        return
-    path = Path(program)
-    if not path.exists():
-        raise BadInput(f"there is no program {path}; a module is traced with -m")
-    if path.is_dir() and not (path / "__main__.py").exists():
-        raise BadInput(f"{path} is a folder without __main__.py")
-    if not os.access(path, os.R_OK):
-        raise BadInput(f"{path} cannot be read")
-
-
-def _may_be_module(outermost: str) -> bool:
-    """Whether ``python -m`` would find this module or package. It is looked for, not imported. What lies in a package
-    is known only once that is imported, which is left to the program."""
-    try:
-        spec = importlib.util.find_spec(outermost)
-        if spec is None and not sys.flags.safe_path:
-            spec = PathFinder.find_spec(outermost, [""])  # in the working folder
-        return spec is not None
-    except (ImportError, ValueError):  # a finder of the user's own, or a module that was not imported by one
-        return True
-
-
-def ask_cupti(cuda: str | None, library: str | None = None) -> Mapping[str, Any]:
+def ask_cupti(cuda: str | None, library: str | None = None, path: Sequence[str] = ()) -> Mapping[str, Any]:
     """What the recorder must know of CUPTI here.
 
     Args:
         cuda: version of CUDA that the driver supports, for the advice; ``None`` where it does not say.
-        library: CUPTI's, if a program has loaded it already; else cupti-python chooses.
+        library: CUPTI's, if a program has loaded it already; else it is looked for.
+        path: folders that the program imports from, if it runs in another environment than PinScope.
 
     Raises:
         NoDevice: no driver.
-        NotPossible: cupti-python is missing, does not fit, or another profiler is attached; the first of these.
+        NotPossible: no library fits or works, or another profiler is attached; the first of these.
     """
-    if sys.flags.ignore_environment or sys.flags.no_site:
+    if not path and (sys.flags.ignore_environment or sys.flags.no_site):
         raise NotPossible("under -E, -I or -S Python lets no recorder into a program: start PinScope without it")
     # A profiler would load itself into this process, too.
     alone = {name: value for name, value in os.environ.items() if name not in _INJECTION}
     with tempfile.TemporaryFile() as file:  # stdout may have what the user's sitecustomize prints
-        setup = command("pinscope.tracing.recorder_setup", str(file.fileno()), *([library] if library else []))
+        question = json.dumps({"library": library, "path": list(path)})
+        setup = command("pinscope.tracing.recorder_setup", str(file.fileno()), question)
         try:
             answer = subprocess.run(
                 setup,
@@ -193,8 +161,8 @@ def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
     install, other = install_command(extra), "trace13" if extra == "trace12" else "trace12"
     by_version = f"it must fit the driver's CUDA version: {install}, or {other}"
     if problem == "missing":
-        return NotPossible(f"a trace needs cupti-python ({reason}){f': {install}' if cuda else f'; {by_version}'}")
-    return NotPossible(f"cupti-python does not work here ({reason}); {by_version}")
+        return NotPossible(f"a trace needs CUPTI's library ({reason}){f': {install}' if cuda else f'; {by_version}'}")
+    return NotPossible(f"CUPTI does not work here ({reason}); {by_version}")
 
 
 class ProgramSignals:
@@ -248,7 +216,7 @@ def run_program(
     folder: Path,
     path: Path,
     setup: Mapping[str, Any],
-    program: Sequence[str],
+    command: Sequence[str],
     signals: ProgramSignals,
     *,
     scope: Scope,
@@ -261,7 +229,7 @@ def run_program(
         folder: an empty one that this user alone may enter, which becomes the spool.
         path: by which the program finds it.
         setup: of :func:`ask_cupti`.
-        program: a file, or ``-m`` and a module, and its arguments.
+        command: what starts it.
         signals: which it gets.
         scope: what of it is recorded.
         look: called now and then while it runs, so that the spool does not grow, and at its end.
@@ -276,7 +244,7 @@ def run_program(
     closed = [number for number, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)) if stream is None]
     with ended_with_this(path.parent) as watched:
         child = subprocess.Popen(
-            open_command(*program),
+            command,
             stdin=variant.stdin,
             stdout=variant.stdout,
             stderr=variant.stderr,

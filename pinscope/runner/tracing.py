@@ -29,6 +29,7 @@ from pinscope.records.labels import NO_LABELS
 from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
 from pinscope.runner.jobs import new_id
+from pinscope.runner.program import Program
 from pinscope.runner.traced_program import (
     AS_IT_IS,
     ProgramSignals,
@@ -131,7 +132,7 @@ class Traced:
 
 def trace_program(
     store: Store,
-    program: Sequence[str],
+    program: Program,
     environment: Environment,
     scope: Scope,
     variant: Variant = AS_IT_IS,
@@ -141,7 +142,7 @@ def trace_program(
 
     Args:
         store: where it is kept.
-        program: a file, or ``-m`` and a module, and its arguments.
+        program: what is run.
         environment: this machine.
         scope: what of it is recorded.
         variant: how it is run.
@@ -151,8 +152,15 @@ def trace_program(
         NotPossible: nothing can be recorded here; the program was not started.
         StoreFailed: the run could not be stored; the program was not started.
     """
-    setup = ask_cupti(environment.cuda_driver)
-    params = TraceParams(program=tuple(program), **asdict(scope), **pinned_rates(store, environment), **variant.params)
+    setup = ask_cupti(environment.cuda_driver, path=program.path)
+    params = TraceParams(
+        program=program.typed,
+        python=program.python,
+        cupti=f"{setup['library']}, of the {setup['owner']}" if program.path else None,
+        **asdict(scope),
+        **pinned_rates(store, environment),
+        **variant.params,
+    )
     scratches = tempfile.TemporaryDirectory(prefix="pinscope-trace-", ignore_cleanup_errors=True)
     with ProgramSignals() as signals, scratches as scratch, opened_folder(scratch) as folder:
         spool, kept = folder / "spool", folder / "kept"
@@ -162,7 +170,7 @@ def trace_program(
 
         def run(look: Callable[[Spool], None]) -> Ended:
             path = Path(scratch, spool.name)
-            return run_program(spool, path, setup, program, signals, scope=scope, look=look, variant=variant)
+            return run_program(spool, path, setup, program.command, signals, scope=scope, look=look, variant=variant)
 
         try:
             return tracing.follow(run)

@@ -145,6 +145,8 @@ _RULES: Mapping[str, Callable[[Pseudonyms, str], str]] = {
     "stack": Pseudonyms.stack,
     "what_if": Pseudonyms.file_and_line,
     "waits": Pseudonyms.file_and_line,
+    "python": lambda _, path: path.rpartition("/")[2],
+    "cupti": lambda _, path: path.rpartition("/")[2],
 }
 """Field → what stands for its value, or for each of a list of them."""
 _FREE = frozenset({"name", "function", "ranges", "part", "reason", "error", "output"})

@@ -8,6 +8,7 @@ from typing import Any
 
 from pinscope.tracing.bound import bind
 from pinscope.tracing.error_filter import error_filter
+from pinscope.tracing.lanes import Notes, choose
 
 bind(globals())
 
@@ -53,6 +54,9 @@ class CuptiLibrary:
         complete: called with a buffer that is given back: context, stream, address, size, valid bytes.
 
     CUPTI may call what it was given until the process is gone: the owner keeps this object.
+
+    Attributes:
+        notes: what stands in for Python notes there; nothing, where calls are noted by Python alone.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class CuptiLibrary:
     ) -> None:
         self._kept = (_Callback(callback), _Callback(failed), _Request(request), _Complete(complete))
         self._filter = error_filter(*self._kept[:2])
+        self.notes = Notes() if self._filter is None else self._filter.notes
         self._library: Any = None
         self._subscriber = ctypes.c_void_p()
         self._functions: list[int] = []
@@ -198,8 +203,8 @@ class CuptiLibrary:
         result = int(self._library.cuptiEnableCallback(int(on), self._subscriber, domain, number))
         if not result:
             self._single[domain, number] = on
-            if self._filter is not None and domain == DRIVER and on:
-                self._filter.follow(number)
+            if domain == DRIVER and on:
+                choose(self.notes.followed, number)
         return result
 
 

@@ -238,7 +238,7 @@ def _begin(handover: str, library: str) -> bool:
     import json  # noqa: PLC0415 - children begin without it
 
     from pinscope.tracing.host_calls import follow_host_calls  # noqa: PLC0415
-    from pinscope.tracing.recorder import before_exec, start_recording  # noqa: PLC0415
+    from pinscope.tracing.recorder import before_exec, newest_recorder, start_recording  # noqa: PLC0415
 
     folder = SpoolFolder.named(handover)
     config = json.loads(folder.read("config.json"))
@@ -250,7 +250,7 @@ def _begin(handover: str, library: str) -> bool:
     if config["redirect"] is not None:
         from pinscope.tracing.redirect_libraries import start_redirecting  # noqa: PLC0415
 
-        start_redirecting(folder, config["redirect"])
+        start_redirecting(folder, config["redirect"], newest_recorder().pinned.has)
     follow_host_calls()  # around what is redirected
     if config.get("checks"):
         from pinscope.tracing.checks import Checks  # noqa: PLC0415

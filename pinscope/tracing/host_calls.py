@@ -14,10 +14,11 @@ from resource import RUSAGE_THREAD, getrusage
 from types import ModuleType
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
+from pinscope.tracing.faults import answered, is_of_the_program
 from pinscope.tracing.library_calls import WHEN_OVER, change_function, change_method, when_imported
 from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
-from pinscope.tracing.recorder import Recorder, answered, is_of_the_program, newest_recorder, recorder_here
+from pinscope.tracing.recorder import Recorder, newest_recorder, recorder_here
 from pinscope.tracing.watch_reads import WatchedTensors
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                 return original(*arguments, **named)
             try:
                 _INSIDE.add(thread)
+                stack = _kept(recorder, recorder.begin_library_call)
                 before, begun = getrusage(RUSAGE_THREAD), _clock()
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
@@ -86,10 +88,12 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                         named.get("non_blocking") or any(each is True for each in arguments)
                     ):
                         described = described[0], described[1] & ~CONVERTED, ""  # then PyTorch converts on the GPU
-                    _note(recorder, name, described, begun, ended, before, after)
+                    note = recorder.library_log.note_call
+                    _kept(recorder, note, name, stack, described, begun, ended, before, after)
                 return result
             finally:
                 _INSIDE.discard(thread)
+                _kept(recorder, recorder.lanes.close)
 
         return called
 
@@ -100,13 +104,15 @@ _INSIDE: set[int] = set()
 """Threads that are in such a call."""
 
 
-def _note(recorder: Recorder, *call: Any) -> None:
+def _kept(recorder: Recorder, work: Callable[..., Any], *arguments: Any) -> Any:
+    """What ours gives; its fault is none of the program's."""
     try:
-        recorder.library_log.note_call(*call)
+        return work(*arguments)
     except Exception as error:
         if is_of_the_program(error):
             raise
         recorder.caught(error)
+        return 0
 
 
 # PyTorch
@@ -177,7 +183,7 @@ class _Tensors:
             return target.nbytes, flags, detail
         if not (source.is_contiguous() and target.is_contiguous()) and source.stride() != target.stride():
             flags |= GATHERED
-        if source.is_pinned():
+        if newest_recorder().pinned.has(source):
             flags |= PINNED
         elif _WITH_WORKERS and source.is_shared():
             flags |= RECEIVED
@@ -206,7 +212,8 @@ def _follow_loaders(module: Any) -> None:
             batch = original(self)
             ended, after = _clock(), getrusage(RUSAGE_THREAD)
             flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
-            _note(recorder, NEXT, (0, flags, ""), begun, ended, before, after)
+            stack = _kept(recorder, recorder.stack_here)
+            _kept(recorder, recorder.library_log.note_call, NEXT, stack, (0, flags, ""), begun, ended, before, after)
             loaders.note(self, batch)
             return batch
 
@@ -274,7 +281,7 @@ def _follow_jax(jax: Any) -> None:
 
     def put(arguments: Arguments, result: Any) -> tuple[int, int, str]:
         """Of what arrives: JAX makes numbers of 64 bits shorter."""
-        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)), strict=False)
+        pairs = zip(*map(jax.tree_util.tree_leaves, (arguments[0], result)))
         return sum(there.nbytes for here, there in pairs if isinstance(here, numpy.ndarray)), STAGED, ""
 
     def got(arguments: Arguments, result: Any) -> tuple[int, int, str]:

@@ -106,14 +106,29 @@ class HostData:
             self.sizes.clear()
         self.sizes[parameters] = ctypes.c_uint64.from_address(parameters + _BYTES_AT)
         copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
-        target, source, size = copied
-        if size <= LARGE_BYTES:
+        if copied[2] <= LARGE_BYTES:
             return False
+        self._expect(number, copied, correlation)
+        return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
+
+    def knows(self, stack: int) -> bool:
+        """Whether large copies from a stack need not be told before they begin, but to :meth:`note` when they are
+        over."""
+        return stack in self._memory.known
+
+    def note(self, number: int, copied: tuple[int, int, int], correlation: int, stack: int) -> None:
+        """A call from such a stack is over: function, its first three parameters, correlation id."""
+        if number in self.functions and copied[2] > LARGE_BYTES:
+            self._expect(number, copied, correlation)
+            if (stack, number) not in self._memory.known_sites:
+                self._memory.known.discard(stack)
+
+    def _expect(self, number: int, copied: tuple[int, int, int], correlation: int) -> None:
+        target, source, size = copied
         if number in self._to_gpu:
             self.due[correlation] = False, source, target, size
         elif (source, size) in self._on_gpu and number in self._to_host:
             self.due[correlation] = True, target, source, size
-        return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
 
     def is_over(self, correlation: int) -> None:
         """The call of a copy that is due is over."""
@@ -189,7 +204,7 @@ class _Sampler:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._lock = _thread.allocate_lock()
-        self._read = ctypes.CDLL(None).process_vm_readv
+        self._read = ctypes.PyDLL(None).process_vm_readv  # it keeps Python's lock, for which it would wait
         self._read.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
         self._read.restype = ctypes.c_ssize_t
         self._content = (ctypes.c_char * (PIECES * PIECE_BYTES))()

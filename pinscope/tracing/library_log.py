@@ -40,18 +40,18 @@ class LibraryLog:
         self._next_name = itertools.count(1)
 
     def note_call(
-        self, name: str, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
+        self, name: str, stack: int, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
     ) -> None:
         """A call that moved data of the host is over, in this thread.
 
         Args:
             name: of the call.
+            stack: number of that which it came from.
             described: bytes, flags, and what was done to the data.
             begun, ended: when.
             before, after: what the thread had used then, as ``getrusage`` says.
         """
         size, flags, detail = described
-        stack = self._stack(_getframe(1))
         named, thread = self._range_now(), _thread.get_ident() & 0xFFFFFFFF
         processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
         minor, major = after[6] - before[6], after[7] - before[7]

@@ -13,9 +13,10 @@ from sys import _getframe
 from weakref import WeakKeyDictionary, ref
 
 from pinscope.tracing.bound import TYPE_CHECKING, bind
+from pinscope.tracing.faults import is_of_the_program
 from pinscope.tracing.library_calls import change_function
 from pinscope.tracing.mapped_file import LOADER
-from pinscope.tracing.recorder import is_of_the_program, newest_recorder
+from pinscope.tracing.recorder import newest_recorder
 from pinscope.tracing.stacks import INSTALLED
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Loaders:
             if len(_FROM) > MOST_KNOWN:
                 for place in [place for place, (tensor, _) in list(_FROM.items()) if tensor() is None]:
                     _FROM.pop(place, None)
-            for tensor, _ in zip(self._tensors(batch), range(MOST_TENSORS), strict=False):
+            for tensor, _ in zip(self._tensors(batch), range(MOST_TENSORS)):
                 if len(_FROM) <= MOST_KNOWN:
                     _FROM[id(tensor)] = ref(tensor), number
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pinscope
 from pinscope.errors import BadInput, UnknownName
@@ -26,14 +26,12 @@ from pinscope.isolation import command
 from pinscope.tracing.host_calls import follow_host_calls
 from pinscope.tracing.recorder import Recorder, can_record_here, recorder_here, start_recording
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.stacks import MOST_CHARACTERS, OURS, is_own
+from pinscope.tracing.stacks import MOST_CHARACTERS, is_own
 
 if TYPE_CHECKING:
     from pinscope import Run
 
 KEEPER = "pinscope.cli.trace_summary"
-_STANDARD = tuple(f"{os.path.dirname(module)}/" for module in (os.__file__, OURS))  # noqa: PTH120
-"""Folders of Python's own library and of PinScope."""
 
 
 class ProgramPart(ContextDecorator):
@@ -64,7 +62,7 @@ class ProgramPart(ContextDecorator):
             return None if self._run_id is None else pinscope.open(self._run_id)
         return None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ProgramPart:
         self._run_id = _ALONE.enter(self._name, self._output, self._stacks)
         try:
             with _kept_from_the_program(self._name):
@@ -93,7 +91,7 @@ def _kept_from_the_program(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if any(is_own(frame.f_code.co_filename, _STANDARD) for frame, _ in walk_tb(error.__traceback__)):
+        if any(is_own(frame.f_code.co_filename, ()) for frame, _ in walk_tb(error.__traceback__)):
             raise
         _say(name, error)
 

@@ -6,8 +6,6 @@ import ast
 import functools
 import linecache
 import os
-import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +25,12 @@ FRAME_CHARACTERS = 400
 
 @functools.cache
 def library_folders() -> tuple[str, ...]:
-    """Folders of Python's own library, and of ``PYTHONPATH`` those into which packages were installed, as by pip's
-    option ``--target``, each with a slash at its end. Of the interpreter that runs PinScope: it runs the program, too.
-    """
-    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    """Folders of ``PYTHONPATH`` into which packages were installed, as by pip's option ``--target``, each with a slash
+    at its end."""
     places = {
         folder.rstrip("/") for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder.startswith("/")
     }
-    return tuple(
-        f"{folder}/" for folder in standard | {folder for folder in places if any(Path(folder).glob("*.dist-info"))}
-    )
+    return tuple(f"{folder}/" for folder in places if any(Path(folder).glob("*.dist-info")))
 
 
 @dataclass(frozen=True)
@@ -121,8 +115,7 @@ def _package(file: str) -> str:
     folder = next((folder for folder in (*INSTALLED, *library_folders()) if folder in file), None)
     if folder is None:
         return ""
-    package = file.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
-    return "" if package in sys.stdlib_module_names else package
+    return file.rpartition(folder)[2].partition("/")[0].removesuffix(".py")
 
 
 def _frames(stack: Sequence[Frame]) -> Sequence[Frame]:

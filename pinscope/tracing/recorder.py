@@ -12,24 +12,27 @@ from __future__ import annotations
 import ctypes
 import json
 import os as program_os
+import re
 from collections.abc import Callable
 from sys import _current_frames, _getframe
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from pinscope.tracing import stacks, waits
 from pinscope.tracing.bound import _thread, as_json, bind, os, start_thread, time
 from pinscope.tracing.cupti_library import NVTX, CuptiLibrary, Refused
 from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
+from pinscope.tracing.faults import is_of_the_program, own_traceback
 from pinscope.tracing.host_data import LARGE_BYTES, HostData
+from pinscope.tracing.lanes import Begins, Lanes, choose
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, ActivityBuffers, CallLog
 from pinscope.tracing.pending import mind_unraisable, raise_behind
 from pinscope.tracing.process_end import at_end
-from pinscope.tracing.source_memory import SourceMemory
+from pinscope.tracing.source_memory import PinnedMemory, SourceMemory
 from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
-from pinscope.tracing.stacks import OURS, NvtxCalls, Ranges, Stacks
+from pinscope.tracing.stacks import NvtxCalls, Ranges, Stacks
 
 bind(globals())
 
@@ -43,6 +46,8 @@ _ENTER = 0
 _clock = time.time_ns
 """CUPTI counts as this clock does."""
 _NEVER = 1 << 63
+_IN_LANES = re.compile(r"cuMemcpy|cu(Ctx|Stream|Event)Synchronize")
+"""Functions that need nothing of Python while a library is called."""
 _LAST_PAGES_SECONDS = 0.1
 """So long the driver has to say what pages it moved last."""
 
@@ -96,11 +101,23 @@ class Recorder:
         self._managed = ManagedMemory(
             self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
         )
-        self._begun: dict[int, int] = {}
-        """Correlation id of a call that is not over → when it began."""
+        self._begins = Begins(self._cupti.notes)
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
         self.last_calls: dict[int, int] = {}
         """Thread, as calls name it → correlation id of the last one that is over."""
+        self.lanes = Lanes(self._cupti.notes, self._data, self._enter)
+        self.pinned = PinnedMemory(functions)
+        self._allocates = self.pinned.functions | self._managed.allocates
+        self._instruct()
+
+    def _instruct(self) -> None:
+        """What the instructions beneath Python note by themselves."""
+        notes = self._cupti.notes
+        for number in self._data.functions:
+            choose(notes.copying, number)
+        if self.waits is None:
+            for number in [int(number) for number, name in self._config["functions"].items() if _IN_LANES.match(name)]:
+                choose(notes.in_lanes, number)
 
     @property
     def is_here(self) -> bool:
@@ -131,7 +148,8 @@ class Recorder:
         try:
             self._subscribe()
         except BaseException:  # of a signal's handler, too
-            self._ended, self._live, self._on = True, False, False
+            self._ended, self._live = True, False
+            self._note_calls(False)
             if self._cupti.is_subscribed:
                 self._let_go()
             raise
@@ -176,13 +194,20 @@ class Recorder:
         one that is not over by then is followed to its end.
         """
         if on:
+            self.pinned.forget()
             self._follow(True)
-            self._on = self._reports = True
+            self._note_calls(True)
+            self._reports = True
         self._cupti.record([*self._config["activities"], *self._managed.activities], on)
         if not on:
-            self._on = self._reports = False
+            self._note_calls(False)
+            self._reports = False
             self._off_since = time.monotonic()
             self._follow_no_more()
+
+    def _note_calls(self, on: bool) -> None:
+        """Whether a call that begins from now on is noted."""
+        self._on = self._cupti.notes.is_on = on
 
     def _follow(self, on: bool) -> None:
         self._cupti.follow(on)
@@ -191,16 +216,14 @@ class Recorder:
     def _follow_no_more(self) -> None:
         """While nothing is recorded: once the calls are over that began before."""
         waited = time.monotonic() - self._off_since > LONGEST_CALL_SECONDS
-        if self._follows and not self._reports and (waited or not self._begun):
+        if self._follows and not self._reports and (waited or not (self._begins or self.lanes)):
             self._follow(False)
             self._note_cut()
 
     def _note_cut(self) -> None:
         """Calls whose end will not be seen."""
-        for correlation in list(self._begun):
-            begun = self._begun.pop(correlation, None)
-            if begun is not None:  # else it was over meanwhile
-                self._log.note(correlation, CUT, 0, 0, 0, begun, _clock())
+        for correlation, begun in (*self._begins.take_all(), *self.lanes.cut()):
+            self._log.note(correlation, CUT, 0, 0, 0, begun, _clock())
 
     def _note_switch(self) -> None:
         self._folder.append("switched", as_json({"ns": time.time_ns(), "on": self._reports}) + b"\n")
@@ -266,6 +289,7 @@ class Recorder:
             now = _clock()
             if domain == NVTX:
                 if os.getpid() == self._process:
+                    self.lanes.stop()
                     self._nvtx.note(number, data)
                 return
             site, correlation_id, parameters = self._views.get(data) or self._view(data)
@@ -278,22 +302,27 @@ class Recorder:
                             number, parameters.value, correlation, _getframe().f_back
                         ):
                             now = _clock()
-                    self._begun[correlation] = now
+                    self._begins.keep(correlation, now)
                 return
-            if number in self._managed.allocates and self._live:
-                self._managed.begin(self._reports)
-            begun = self._begun.pop(correlation, None)
+            if number in self._allocates:
+                self.pinned.forget()
+                if number in self._managed.allocates and self._live:
+                    self._managed.begin(self._reports)
+            begun = self._begins.take(correlation)
             if begun is not None:
-                stack = self._stack(_getframe().f_back)
-                named, thread = self._ranges.current(), _thread.get_ident() & 0xFFFFFFFF
-                self._log.note(correlation, number, thread, stack, named, begun, now)
-                self.last_calls[thread] = correlation
-                if correlation in self._data.due:
-                    self._data.is_over(correlation)
+                self._enter(correlation, number, self._stack(_getframe().f_back), begun, now)
             elif self._on:  # it began before
                 self._log.note(correlation, CUT, 0, 0, 0, now, now)
         except BaseException as error:  # noqa: BLE001 - nothing may reach the program
             self.caught(error)
+
+    def _enter(self, correlation: int, number: int, stack: int, begun: int, ended: int) -> None:
+        """Note a call of this thread that is over."""
+        thread = _thread.get_ident() & 0xFFFFFFFF
+        self._log.note(correlation, number, thread, stack, self._ranges.current(), begun, ended)
+        self.last_calls[thread] = correlation
+        if correlation in self._data.due:
+            self._data.is_over(correlation)
 
     def _call_and_wait(self, user: int, domain: int, number: int, data: int) -> None:
         """The same where waits are wanted: Python is asked for them in the end."""
@@ -309,6 +338,13 @@ class Recorder:
     def keep(self, name: str, document: Any) -> None:
         """Write a line of JSON to a file of the spool."""
         self._folder.append(name, as_json(document) + b"\n")
+
+    def begin_library_call(self) -> int:
+        """A library is called, two frames from here; the number of the stack, with which what the driver does for it
+        counts until the lane is closed."""
+        stack = self._stack(_getframe(2))
+        self.lanes.open(stack)
+        return stack
 
     def stack_here(self) -> int:
         """Number of the stack of the program and its libraries that is running now."""
@@ -405,7 +441,7 @@ class Recorder:
         self._cupti.record_no_more(
             [*self._config["activities"], *self._managed.activities]
         )  # first: a record needs its call
-        self._on = False
+        self._note_calls(False)
         self._cupti.unsubscribe()
 
     def _forget(self) -> None:
@@ -429,7 +465,8 @@ class Recorder:
 
     def in_child(self) -> None:
         """A child of the program is not recorded. What it writes must not reach the parent's buffers."""
-        self._live = self._on = False
+        self._live = False
+        self._note_calls(False)
         self._switching.release()
         self._buffers.leave_to_parent()
 
@@ -442,12 +479,13 @@ class Recorder:
         """
         try:
             if is_of_the_program(error) and _thread.get_native_id() == os.getpid():
-                error.__traceback__ = _own_traceback(error)
+                error.__traceback__ = own_traceback(error)
                 raise_behind(error)
                 return
             if isinstance(error, RecursionError):  # this call alone is lost, too
                 return
-            is_first, self._live, self._on = self._live, False, False  # mind switches CUPTI off
+            is_first, self._live = self._live, False  # mind switches CUPTI off
+            self._note_calls(False)
             if is_first:
                 self._folder.append("fault", f"{type(error).__name__}: {error}\n".encode())
         except BaseException:  # noqa: BLE001, S110 - nothing is left to do
@@ -459,12 +497,6 @@ class Recorder:
         self._folder.append(name, as_json(document))
 
 
-_OWN_MODULES = (
-    "bound", "cupti_library", "error_filter", "host_calls", "host_data", "library_calls", "library_log",
-    "loader_origins", "managed", "mapped_file", "pending", "process_end", "recorder", "source_memory", "spool_folder",
-    "stacks", "waits", "watch_reads",
-)  # fmt: skip
-_OWN_FILES = frozenset([*(f"{OURS}/{name}.py" for name in _OWN_MODULES), json.__file__, json.encoder.__file__])
 _CALLBACKS = frozenset(
     getattr(Recorder, name).__code__ for name in ("_call", "_call_and_wait", "_failed", "_request", "_complete")
 )
@@ -473,29 +505,6 @@ _RECORDINGS: list[Recorder] = []
 """All of this process. CUPTI calls into them until the process is gone."""
 _FORKING: list[Recorder] = []
 """The one that knows of a fork that has begun."""
-
-
-def is_of_the_program(error: BaseException) -> bool:
-    """Whether a handler of a signal raised it, which ran inside our code in the main thread."""
-    return isinstance(error, KeyboardInterrupt) or _own_traceback(error) is not None
-
-
-def answered(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What a tensor or an array says; ``None`` of one that cannot, such as one of a class that is made otherwise."""
-    try:
-        return ask(*arguments)
-    except Exception as error:
-        if is_of_the_program(error):
-            raise
-        return None
-
-
-def _own_traceback(error: BaseException) -> TracebackType | None:
-    """Without our frames."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
-        trace = trace.tb_next
-    return trace
 
 
 def _rank() -> int | None:

@@ -59,9 +59,11 @@ class Redirect:
     Args:
         folder: of the spool.
         plan: the lines, and how much may be pinned.
+        is_pinned: whether a tensor lies in pinned memory.
     """
 
-    def __init__(self, folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
+    def __init__(self, folder: SpoolFolder, plan: Mapping[str, Any], is_pinned: Callable[[Any], bool]) -> None:
+        self.is_pinned = is_pinned
         self._folder = folder
         self._process = os.getpid()
         self._own = OwnLines(plan["libraries"])

@@ -154,7 +154,7 @@ class _Tensors:
             return _GRADIENT
         if source.is_quantized or source.is_conj() or source.is_neg():
             return "a tensor that is quantized, or a view that negates"
-        if source.is_pinned():
+        if self._redirect.is_pinned(source):
             return _PINNED
         return "captured into a graph" if torch.cuda.is_current_stream_capturing() else None
 
@@ -424,14 +424,15 @@ _CHANGES: dict[str, Callable[[Redirect, ModuleType], None]] = {
 """Module → what is changed when the program has imported it."""
 
 
-def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any]) -> None:
+def start_redirecting(folder: SpoolFolder, plan: Mapping[str, Any], is_pinned: Callable[[Any], bool]) -> None:
     """Redirect what the plan says.
 
     Args:
         folder: of the spool.
         plan: the lines, and how much may be pinned.
+        is_pinned: whether a tensor lies in pinned memory.
     """
-    redirect = Redirect(folder, plan)
+    redirect = Redirect(folder, plan, is_pinned)
     redirect.write_at_end()
     for name, change in _CHANGES.items():
         when_imported(name, functools.partial(change, redirect))

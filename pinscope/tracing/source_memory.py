@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -24,6 +25,9 @@ MOST_ADDRESSES = 1000
 """Of arguments, whose sizes are read without looking them up."""
 WINDOWS, WINDOW_PAGES = 16, 32
 """Of a copy, so many stretches of so many pages are looked at."""
+MOST_TENSORS = 10_000
+"""Of which it is kept whether they lie in pinned memory."""
+_PINS = re.compile(r"cuMem(AllocHost|HostAlloc|FreeHost|Host(Un)?[rR]egister)")
 _ARGUMENTS = {
     **dict.fromkeys(("cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2"), (1,)),
     **dict.fromkeys(("cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2"), (0,)),
@@ -47,8 +51,9 @@ class SourceMemory:
         keep: writes what a look showed, as a line of JSON.
 
     Attributes:
-        functions: number of those that copy → which of their arguments may be an address of the host. Empty once
-            nothing is looked at any more.
+        functions: number of those that copy → which of their arguments may be an address of the host.
+        known_sites: stack and function of copies of which enough were looked at.
+        known: stacks of which no copy need be looked at any more, as far as is known.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class SourceMemory:
         self._stack, self._keep = stack, keep
         self._times: dict[tuple[int, int], int] = {}
         self._left = MOST_SECONDS
+        self.known_sites: set[tuple[int, int]] = set()
+        self.known: set[int] = set()
         names = {int(number): name for number, name in functions.items()}
         self.functions = {
             number: _ARGUMENTS[plain]
@@ -76,7 +83,10 @@ class SourceMemory:
         size = arguments[2]
         site = self._stack(caller), number
         times = self._times[site] = self._times.get(site, 0) + 1
-        if times not in LOOKED_AT:
+        if times == LOOKED_AT[-1]:
+            self.known_sites.add(site)
+            self.known.add(site[0])
+        if times not in LOOKED_AT or self._left <= 0:
             return False
         begun = time.perf_counter()
         try:
@@ -88,9 +98,38 @@ class SourceMemory:
         except OSError:  # no /proc, no descriptor is left, or a policy forbids it
             self._left = 0.0
         self._left -= time.perf_counter() - begun
-        if self._left <= 0:
-            self.functions = {}
         return True
+
+
+class PinnedMemory:
+    """Which tensors lie in pinned memory.
+
+    PyTorch, too, gives Python's lock away to ask the driver. So it is not asked again before something is pinned, or
+    is pinned no more.
+
+    Args:
+        functions: as of :class:`SourceMemory`.
+
+    Attributes:
+        functions: numbers of those that pin, or end that; behind each :meth:`forget` must follow.
+    """
+
+    def __init__(self, functions: Mapping[str, str]) -> None:
+        self.functions = frozenset(int(number) for number, name in functions.items() if _PINS.match(name))
+        self._known: dict[int, bool] = {}
+
+    def forget(self) -> None:
+        """What was known may be so no more."""
+        self._known = {}
+
+    def has(self, tensor: Any) -> bool:
+        """Whether a tensor lies there."""
+        known, address = self._known, tensor.data_ptr()
+        if len(known) > MOST_TENSORS:
+            known.clear()
+        if address not in known:
+            known[address] = bool(tensor.is_pinned())
+        return known[address]
 
 
 def _memory(address: int, size: int) -> dict[str, Any] | None:

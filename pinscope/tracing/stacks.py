@@ -6,7 +6,7 @@ import ctypes
 import itertools
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import Union
 
 from pinscope.tracing.bound import _thread, as_json, bind, os
 
@@ -19,6 +19,8 @@ _DOOR = os.path.join(os.path.dirname(OURS), "__init__.py")
 """Through which a program calls us."""
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """In the path of what is installed, wherever Python is."""
+_STANDARD = {"/lib/python3.", "/lib64/python3."}
+"""In that of Python's own library: a program and what it starts may run in any Python."""
 
 
 def is_ours(file: str) -> bool:
@@ -35,7 +37,13 @@ def is_own(file: str, libraries: Sequence[str]) -> bool:
     """
     if file.startswith("<") or is_ours(file):
         return False
-    return not any(folder in file for folder in INSTALLED) and not file.startswith(tuple(libraries))
+    installed = any(folder in file for folder in INSTALLED) or any(folder in file for folder in _STANDARD)
+    return not installed and not file.startswith(tuple(libraries))
+
+
+def _name(code: CodeType) -> str:
+    """Of a function, with its class where Python knows that of code, from 3.11 on."""
+    return getattr(code, "co_qualname", code.co_name)
 
 
 class OwnLines:
@@ -153,7 +161,7 @@ class Stacks:
 
     def _add(self, key: tuple[int, ...], frames: list[FrameType]) -> int:
         """Write a stack that is new; its number. The innermost frame first."""
-        lines = [(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_qualname) for frame in frames]
+        lines = [(frame.f_code.co_filename, frame.f_lineno or 0, _name(frame.f_code)) for frame in frames]
         number = next(self._next)  # one that a signal's handler takes away is not used
         self._keep(as_json([number, lines]) + b"\n")
         return self._numbers.setdefault(key, number)
@@ -212,7 +220,7 @@ MOST_THREADS = 256
 """With open ranges, until it is looked which of them have ended."""
 OTHERS = "other ranges"
 """Stands for the names beyond :data:`MOST_NAMES`."""
-_Domain: TypeAlias = int | str
+_Domain = Union[int, str]
 _PARTS = "pinscope.trace"
 """Domain of the parts; NVTX's are numbers."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import weakref
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, time
+from pinscope.tracing.faults import answered
 from pinscope.tracing.library_calls import WHEN_OVER, change_method
-from pinscope.tracing.recorder import answered, newest_recorder
+from pinscope.tracing.recorder import newest_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -241,7 +242,7 @@ def _span(tensor: Any) -> Span:
         return begin, begin + tensor.nbytes
     if not tensor.numel():
         return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return begin, begin + (last + 1) * tensor.element_size()
 
 

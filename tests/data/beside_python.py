@@ -23,8 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.data.fake_cupti import FOLDER as FAKE_CUPTI
-from tests.data.fake_cupti import ROOT
+from tests.data.fake_cupti import ROOT, packages
 
 FOLDER = Path(__file__).parent / "programs"
 TRACED = ("-m", "pinscope", "trace")
@@ -185,13 +184,14 @@ def _run(program: Program, interpreter: Interpreter, folder: Path, library: Path
     here = folder / "here"
     for each in (here, folder / "home", folder / "tmp"):
         each.mkdir(parents=True)
-    python = _install(interpreter, folder / "python", _at(here, program.site))
+    python = _install(interpreter, folder / "python", _at(here, program.site), library)
     sources = {} if program.source is None else {"program.py": program.source}
     _write(here, _at(here, {**sources, **program.files}))
     variables = {
         **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
         "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "LANG": "C.UTF-8", "TERM": "dumb",
-        "FAKE_CUPTI": str(library), "PINSCOPE_DATABASE": f"sqlite:///{folder / 'pinscope.sqlite'}",
+        "FAKE_CUPTI": str(library), "LD_LIBRARY_PATH": str(library.parent),
+        "PINSCOPE_DATABASE": f"sqlite:///{folder / 'pinscope.sqlite'}",
         "PINSCOPE_QUEUE": str(folder / "queue"), "PINSCOPE_COMMIT": "0" * 40,
         **_at(here, program.env),
     }  # fmt: skip
@@ -215,19 +215,19 @@ def _at(here: Path, texts: Mapping[str, str]) -> dict[str, str]:
     return {name: text.replace("{here}", str(here)) for name, text in texts.items()}
 
 
-def _install(interpreter: Interpreter, folder: Path, site: Mapping[str, str]) -> Path:
+def _install(interpreter: Interpreter, folder: Path, site: Mapping[str, str], library: Path) -> Path:
     """A virtual environment with PinScope, what it needs and the stand-in; its interpreter."""
-    packages = folder / "lib" / f"python{interpreter.version}" / "site-packages"
-    packages.mkdir(parents=True)
+    own = folder / "lib" / f"python{interpreter.version}" / "site-packages"
+    own.mkdir(parents=True)
     (folder / "bin").mkdir()
     python = folder / "bin" / "python"
     python.symlink_to(interpreter.base)
     (folder / "pyvenv.cfg").write_text(
         f"home = {Path(interpreter.base).parent}\ninclude-system-site-packages = false\n"
     )
-    installed = [str(ROOT), *interpreter.packages, str(FAKE_CUPTI)]
-    (packages / "installed.pth").write_text("\n".join(installed) + "\n")
-    _write(packages, site)
+    installed = [str(ROOT), *interpreter.packages, str(packages(library))]
+    (own / "installed.pth").write_text("\n".join(installed) + "\n")
+    _write(own, site)
     return python
 
 

@@ -87,3 +87,13 @@ int cuDevicePrimaryCtxReset_v2(int device) {
         if (registered[i].start) release(&registered[i]);
     return OK;
 }
+
+/* Copies reach no GPU: its memory, in the programs, is address space that nobody can read. */
+#define COPY(name) \
+    __attribute__((noipa)) int name(void *to, const void *from, size_t bytes) { return to && from && bytes ? OK : INVALID; }
+COPY(cuMemcpyHtoD_v2)
+COPY(cuMemcpyHtoDAsync_v2)
+COPY(cuMemcpyDtoH_v2)
+COPY(cuMemcpyDtoHAsync_v2_ptsz)
+COPY(cuMemcpyAsync)
+COPY(cuMemcpy2D_v2)

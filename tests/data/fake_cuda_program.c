@@ -7,6 +7,8 @@
  *   map BYTES             ordinary memory, touched; nothing is pinned
  *   register ADDRESS BYTES FLAGS, unregister ADDRESS, free ADDRESS
  *   pairs COUNT           registers and unregisters one page so often
+ *   gpu BYTES             address space that stands for a GPU's memory
+ *   h2d TO FROM BYTES, d2h …, any …, 2d …   copies; "many COUNT BYTES" so often, and gives the nanoseconds of one
  *   reset                 ends the device's context
  *   thread                does the next command in a thread of its own
  *   fork                  makes a child that waits until this process ends
@@ -22,6 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 extern int cuMemHostAlloc(void **, size_t, unsigned);
@@ -30,6 +33,11 @@ extern int cuMemFreeHost(void *);
 extern int cuMemHostRegister_v2(void *, size_t, unsigned);
 extern int cuMemHostUnregister(void *);
 extern int cuDevicePrimaryCtxReset_v2(int);
+extern int cuMemcpyHtoD_v2(void *, const void *, size_t);
+extern int cuMemcpyHtoDAsync_v2(void *, const void *, size_t);
+extern int cuMemcpyDtoHAsync_v2_ptsz(void *, const void *, size_t);
+extern int cuMemcpyAsync(void *, const void *, size_t);
+extern int cuMemcpy2D_v2(void *, const void *, size_t);
 
 static volatile int last;
 static void *far_away[1 << 16];
@@ -76,6 +84,18 @@ static void *command(void *line) {
     if (!strcmp(word, "unregister")) last = cuMemHostUnregister((void *)one);
     if (!strcmp(word, "free")) last = cuMemFreeHost((void *)one);
     if (!strcmp(word, "reset")) last = cuDevicePrimaryCtxReset_v2(0);
+    if (!strcmp(word, "gpu")) result = mmap(NULL, one, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!strcmp(word, "h2d")) last = cuMemcpyHtoD_v2((void *)one, (void *)two, three);
+    if (!strcmp(word, "d2h")) last = cuMemcpyDtoHAsync_v2_ptsz((void *)one, (void *)two, three);
+    if (!strcmp(word, "any")) last = cuMemcpyAsync((void *)one, (void *)two, three);
+    if (!strcmp(word, "2d")) last = cuMemcpy2D_v2((void *)one, (void *)two, three);
+    if (!strcmp(word, "many")) {
+        struct timespec begin, end;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        for (unsigned long i = 0; i < one; i++) last |= cuMemcpyHtoDAsync_v2(line, line, two);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        result = (void *)(((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec) / (long)one);
+    }
     if (!strcmp(word, "pairs")) {
         void *page = map(4096);
         for (unsigned long i = 0; i < one; i++) last |= cuMemHostRegister_v2(page, 4096, 0) | cuMemHostUnregister(page);

@@ -1,6 +1,6 @@
 """Programs that copy under a stand-in for CUPTI: the recorder, its spool and the reading are the real ones.
 
-The library is compiled from ``tracing/fake_cupti/fake_cupti.c``; beside it lies a stand-in for cupti-python.
+The library is compiled from ``tracing/fake_cupti.c``; it stands in for the driver as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "tracing" / "fake_cupti"
+SOURCE = Path(__file__).parent / "tracing" / "fake_cupti.c"
 ROOT = Path(__file__).parents[2]
 PRELUDE = """\
 import ctypes, functools, os, signal, sys, threading, time
@@ -43,19 +43,28 @@ TO_GPU, TO_HOST, CPU_FAULT, GPU_FAULT = 1, 2, 3, 4
 FIRST_LINE = PRELUDE.count("\n") + 1
 
 
-def built(folder: Path, *options: str) -> Path:
-    """The library, in this folder; with options of the compiler."""
+def built(folder: Path, *options: str, cuda: int = 13) -> Path:
+    """The library, in this folder where a package of CUDA has it; with options of the compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         import pytest  # not everywhere where programs are compared
 
         pytest.skip("no C compiler here, for a stand-in for CUPTI")
-    library = folder / "libcupti.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *options, "-o", library, FOLDER / "fake_cupti.c"], check=True)
+    library = folder / "nvidia" / f"cu{cuda}" / "lib" / f"libcupti.so.{cuda}"
+    library.parent.mkdir(parents=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", *options, "-o", library, SOURCE], check=True)
+    (library.parent / "libcuda.so.1").symlink_to(library.name)
     return library
 
 
+def packages(library: Path) -> Path:
+    """The folder of packages that a library of :func:`built` lies in."""
+    return library.parents[3]
+
+
 def variables(library: Path | None, **changes: str) -> dict[str, str]:
-    """The environment of a process that finds both; without the library it is as without a driver."""
-    there = {} if library is None else {"FAKE_CUPTI": str(library)}
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{FOLDER}", **there, **changes}
+    """The environment of a process that finds it; without it, it is as without a driver."""
+    if library is None:
+        return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+    path, driver = f"{ROOT}{os.pathsep}{packages(library)}", str(library.parent)
+    return {**os.environ, "PYTHONPATH": path, "LD_LIBRARY_PATH": driver, "FAKE_CUPTI": str(library), **changes}

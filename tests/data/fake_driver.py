@@ -13,7 +13,9 @@ from typing import Self
 
 import pytest
 
+from pinscope.probes.copy_calls import COPY_CALLS
 from pinscope.probes.tracefs import USUAL_FOLDER, tracing_access
+from pinscope.probes.uprobes import function_offsets
 
 HERE = Path(__file__).parent
 LIBRARY = "libcuda.so.1"
@@ -97,3 +99,23 @@ def left_by(pid: int, folder: Path) -> set[str]:
     instances = {path.name for path in (folder / "instances").iterdir() if path.name.startswith(f"pinscope-{pid}-")}
     probes = {line.split(" ")[0] for line in (folder / "uprobe_events").read_text().splitlines()}
     return instances | {probe for probe in probes if f":pinscope_{pid}_" in probe}
+
+
+def is_probed(pid: int, library: Path) -> bool:
+    """Whether a driver's function that copies stands otherwise in a program's memory than in the library's file."""
+    with library.open("rb") as file, Path(f"/proc/{pid}/mem").open("rb") as memory:
+        offsets = function_offsets(file.fileno(), COPY_CALLS, os.uname().machine).value
+        assert offsets
+        code = [
+            (*(int(part, 16) for part in line.split()[0].split("-")), int(line.split()[2], 16))
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+            if line.endswith(f" {library}") and "x" in line.split()[1]
+        ]
+        differ = 0
+        for offset in offsets.values():
+            (place,) = [first + offset - begin for first, last, begin in code if 0 <= offset - begin < last - first]
+            file.seek(offset)
+            memory.seek(place)
+            differ += file.read(8) != memory.read(8)
+    assert differ in (0, len(offsets))
+    return bool(differ)

@@ -18,7 +18,7 @@ def without_reason(record: Record, path: str = "") -> list[str]:
     bare = []
     for name in type(record).model_fields:
         value = getattr(record, name)
-        if value is None and name not in ("advice", "gpu_instance", "probe") and not missing.get(name):
+        if value is None and name not in ("advice", "gpu_instance", "probe", "copies") and not missing.get(name):
             bare.append(f"{path}{name}")
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:

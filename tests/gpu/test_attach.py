@@ -1,14 +1,12 @@
 """``pinscope trace --attach``: figures are those of a whole trace, and the program goes on as if nothing had been.
 
-Needs gdb, which PATH may have from unpacked Debian packages. Predicted: bytes to the byte; a copy's times within 10 %;
-steps after a trace as long as before; a server of two ranks at most 2 % slower while it is recorded; no crash of a
-program with CUDA graphs that were made before.
+Predicted: bytes to the byte; a copy's times within 10 % of those of a whole trace before or after; steps as long as
+before; a server of two ranks at most 2 % slower meanwhile; no crash of a program with CUDA graphs made before.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,13 +22,10 @@ import pytest
 from tests.gpu.machine import MIB
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
-pytestmark = [
-    pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit"),
-    pytest.mark.skipif(not shutil.which("gdb"), reason="no gdb here: apt install gdb, or PATH with its packages"),
-]
+pytestmark = [pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")]
 PROGRAM, TIMES, RANKS_TIMES = TRACED / "attached.py", 20, 5
 BATCH, HELD = 4 * MIB, 64 * MIB
-RATE_SECONDS = 1.0
+RATE_SECONDS = 0.5
 """Of steps before and after a trace, which are compared."""
 
 
@@ -85,25 +80,26 @@ def test_twenty_times_the_figures_are_those_of_a_whole_trace_and_steps_are_as_be
     pytest.importorskip(library)
     stop, others = tmp_path / "stop", tmp_path / "others"
     others.touch()
-    (whole,) = batch(traced(tmp_path, PROGRAM, library, others))
+    wholes = batch(traced(tmp_path, PROGRAM, library, others))
     times, documents = [], []
     with running(PROGRAM, library, stop) as process:
         for _ in range(TIMES):
             time.sleep(2 * RATE_SECONDS)
             begin = time.time_ns()
-            documents.append(traced(tmp_path, "--attach", process.pid, "--for", "1s"))
+            documents.append(traced(tmp_path, "--attach", process.pid, "--for", "600ms"))
             times.append((begin, time.time_ns()))
         time.sleep(2 * RATE_SECONDS)
         stop.touch()
         assert process.wait() == 0
-    for document in documents:
-        (site,) = batch(document)
-        assert document["run"]["notes"] == []
-        assert site["bytes"] == site["count"] * BATCH
-        for figure in ("call_seconds", "copy_seconds"):
-            say(library, figure, site[figure] / site["count"], whole[figure] / whole["count"])
-            assert site[figure] / site["count"] == pytest.approx(whole[figure] / whole["count"], rel=0.1)
-        assert document["observations"][0]["before_bytes"] >= HELD
+    wholes += batch(traced(tmp_path, PROGRAM, library, others))
+    sites = [site for document in documents for site in batch(document)]
+    assert [document["run"]["notes"] for document in documents] == [[]] * TIMES
+    assert [site["bytes"] for site in sites] == [site["count"] * BATCH for site in sites]
+    assert min(document["observations"][0]["before_bytes"] for document in documents) >= HELD
+    for figure in ("call_seconds", "copy_seconds"):
+        attached, beside = ([site[figure] / site["count"] for site in some] for some in (sites, wholes))
+        say(library, figure, sorted(attached), "whole, before and after:", beside)
+        assert 0.9 * min(beside) <= statistics.median(attached) <= 1.1 * max(beside)
     moments, span = result(stop)["moments"], int(RATE_SECONDS * 1e9)
     ratios = sorted(step_ns(moments, end, end + span) / step_ns(moments, begin - span, begin) for begin, end in times)
     low, high = ratios[5], ratios[14]  # 96 % interval of the median of 20
@@ -123,11 +119,10 @@ def test_a_program_with_graphs_that_were_made_before_goes_on(tmp_path: Path) -> 
     result(stop)
 
 
-@pytest.mark.two_gpus
 def test_two_ranks_are_attached_together_and_hardly_slower_meanwhile(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     stop, times = tmp_path / "stop", []
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--log-dir", str(tmp_path))
     with running(*launcher, PROGRAM, "torch", stop) as process:
         time.sleep(10)
         for _ in range(RANKS_TIMES):

@@ -34,7 +34,7 @@ def test_a_host_passes_against_itself_and_not_against_one_twice_as_fast(tmp_path
     assert worse.stdout.count(" instead of ") == len(cells)
 
 
-@pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+@pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 def test_a_program_passes_against_itself(tmp_path: Path) -> None:
     file, program = tmp_path / "trace.json", str(TRACED / "cupy_loop.py")
     made = pinscope("check", "write", str(file), "--trace", program, "--count", "3")

@@ -45,7 +45,7 @@ def test_a_run_on_the_gpu_gives_figures_cells_with_rates_and_a_chart() -> None:
     assert pinscope.open("mine").observations == run.observations
 
 
-@pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+@pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 def test_a_part_of_a_program_has_its_trace_and_names_the_line_beyond_a_limit(tmp_path: Path) -> None:
     program = tmp_path / "step.py"
     program.write_text(STEP)
@@ -55,7 +55,7 @@ def test_a_part_of_a_program_has_its_trace_and_names_the_line_beyond_a_limit(tmp
     assert pinscope.open(run_id).record.params["part"] == "step"
 
 
-@pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+@pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 def test_a_marked_test_fails_beyond_its_limit(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(MARKED)
     own = ("-p", "no:pinscope", "-p", "pinscope.python.pytest_plugin", "-p", "no:cacheprovider")

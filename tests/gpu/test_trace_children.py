@@ -16,7 +16,7 @@ import pytest
 from tests.gpu.machine import MIB
 from tests.gpu.test_trace import ROOT, TRACED, has_cupti
 
-pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+pytestmark = pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 
 
 def check(folder: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:

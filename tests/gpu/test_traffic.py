@@ -14,7 +14,7 @@ import pytest
 from tests.gpu.machine import MIB
 from tests.gpu.test_trace import TRACED, Traced, has_cupti
 
-pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+pytestmark = pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 
 
 def line_of(program: str, comment: str) -> str:

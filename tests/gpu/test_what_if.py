@@ -29,7 +29,7 @@ import pytest
 
 from tests.gpu.test_trace import TRACED, Traced, has_cupti
 
-pytestmark = pytest.mark.skipif(not has_cupti(), reason="cupti-python is not installed, or does not fit")
+pytestmark = pytest.mark.skipif(not has_cupti(), reason="no library of CUPTI fits, or there is no driver")
 STEPS = "400"
 LEAST_ROUNDS, MOST_ROUNDS = 2, 5
 NEAR = 0.05

@@ -31,5 +31,5 @@ def rates() -> dict[str, Any]:
 def _cupti(library: Path, rates: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in, for what this process starts."""
     monkeypatch.setattr(tracing, "pinned_rates", lambda *_: rates)
-    for name in ("FAKE_CUPTI", "PYTHONPATH"):
+    for name in ("FAKE_CUPTI", "PYTHONPATH", "LD_LIBRARY_PATH"):
         monkeypatch.setenv(name, variables(library)[name])

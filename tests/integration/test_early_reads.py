@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.fake_cupti import built, variables
 from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
@@ -41,10 +40,8 @@ COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
 
 
 @pytest.fixture
-def _driver(_cupti: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in for CUPTI is the driver, too."""
-    library = built(tmp_path_factory.mktemp("driver"), "-Wl,-soname,libcuda.so.1")
-    monkeypatch.setenv("FAKE_CUPTI", variables(library)["FAKE_CUPTI"])
+def _packages(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch is there, too."""
     monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
@@ -56,7 +53,7 @@ def lines_of(script: Path, ending: str) -> list[int]:
     return [number for number, line in enumerate(script.read_text().splitlines(), 1) if line.endswith(ending)]
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_packages")
 def test_a_read_before_a_wait_is_named_with_its_copy(tmp_path: Path) -> None:
     ways = "".join(f"for _ in range(5):\n  {copy}\n  {read}  # {way}\nwait()\n" for way, (copy, read) in EARLY.items())
     script = program(tmp_path, START + COPIED + ways)
@@ -78,7 +75,7 @@ def test_a_read_before_a_wait_is_named_with_its_copy(tmp_path: Path) -> None:
     assert named == {}
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_packages")
 def test_of_a_program_that_waits_first_nothing_is_said(tmp_path: Path) -> None:
     code, document = traced(tmp_path, program(tmp_path, START + COPIED + IN_TIME))
     assert code == 0
@@ -87,7 +84,7 @@ def test_of_a_program_that_waits_first_nothing_is_said(tmp_path: Path) -> None:
     assert not {"read-before-copied", "reads-not-watched"} & set(rules(document))
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_packages")
 def test_a_file_is_watched_by_the_name_that_its_copies_have(tmp_path: Path) -> None:
     program(tmp_path, f"{START}for _ in range(5):\n    host = value.to('cpu', non_blocking=True)\nwait()\n")
     (tmp_path / "link").symlink_to(tmp_path)
@@ -96,7 +93,7 @@ def test_a_file_is_watched_by_the_name_that_its_copies_have(tmp_path: Path) -> N
     assert "reads-not-watched" not in rules(document)
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_packages")
 def test_reads_that_cannot_be_watched_are_suspected_and_nothing_is_called_good(tmp_path: Path) -> None:
     copies = "for _ in range(5): copy(1 << 20, DEVICE, PINNED)\nwait(1)"
     _, document = traced(tmp_path, program(tmp_path, copies))

@@ -96,18 +96,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("driver"))
 
 
-def test_the_probe_tells_what_a_program_registers_meanwhile(kernel: Path, library: Path) -> None:
+def test_the_probe_tells_what_a_program_registers_and_copies_meanwhile(kernel: Path, library: Path) -> None:
     with Program(library) as program:
         chosen = ("--once", "--json", "--probe", "--interval", "1", "--pid", str(program.pid))
         with running(*chosen, LD_LIBRARY_PATH=str(library.parent)) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "pinscope: tracing registered memory for 1 s\n"
-            program.does("register", program.does("map", MIB), MIB)
+            memory = program.does("map", MIB)
+            program.does("register", memory, MIB)
+            program.does("h2d", program.does("gpu", MIB), memory, 5000)
             out, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (0, "")
         document = json.loads(out)
         (holder,) = document["holders"]
         assert (holder["pid"], holder["registered_bytes"], holder["registrations"]) == (program.pid, MIB, 1)
+        assert [holder["copies"][key] for key in ("to_gpu_bytes", "pinned_bytes", "from_gpu_bytes")] == [5000, 5000, 0]
         assert document["probe"]["lost_events"] == 0
         assert left_by(process.pid, kernel) == set()
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,14 @@ from pinscope.cli.main import main
 from pinscope.errors import NotPossible
 from pinscope.probes.environment import install_command
 from pinscope.report.write import SUFFIXES
+from pinscope.runner import program as runner_program
 from pinscope.runner import traced_program, tracing
 from pinscope.runner.jobs import cancel
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from pinscope.tracing import process_merge
-from tests.data.fake_cupti import FIRST_LINE, ROOT, variables
+from tests.data.fake_cupti import FIRST_LINE, variables
 from tests.integration.traces import attached, program, rows, started, traced
 
 MIB = 2**20
@@ -277,7 +277,7 @@ def test_where_nothing_could_be_kept_a_check_fails(
 def test_a_program_that_cannot_be_started_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(traced_program, "open_command", lambda *_: [str(tmp_path / "nowhere")])
+    monkeypatch.setattr(runner_program, "open_command", lambda *_: [str(tmp_path / "nowhere")])
     assert main(["trace", str(program(tmp_path, ""))]) == 1
     assert "the trace failed: unexpected FileNotFoundError" in capfd.readouterr().err
 
@@ -355,9 +355,9 @@ def test_where_nothing_can_be_traced_one_line_says_what_to_do(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = program(tmp_path, "print('started')")
-    monkeypatch.setenv("PYTHONPATH", variables(library)["PYTHONPATH"])
     assert refused(capfd, path) == (3, NO_DRIVER)
-    monkeypatch.setenv("FAKE_CUPTI", str(library))
+    for name in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+        monkeypatch.setenv(name, variables(library)[name])
     for name, value, words in (
         ("FAKE_CUPTI_REFUSES", "39", "another profiler is attached"),
         ("FAKE_CUPTI_REFUSES", "35", "only root"),
@@ -370,42 +370,21 @@ def test_where_nothing_can_be_traced_one_line_says_what_to_do(
         assert words in line
 
 
-@pytest.fixture
-def cupti_lacks(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bool], None]:
-    """Lets the import of cupti-python fail, with these words of Python, on a host with or without a driver. Another
-    profiler is attached as well."""
-    package, folder = tmp_path / "packages" / "cupti", tmp_path / "driver"
-    package.mkdir(parents=True)
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{package.parent}")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
-
-    def lacks(words: str, has_driver: bool) -> None:
-        (package / "__init__.py").write_text(f"import os\nraise {words}")
-        (folder / "libcuda.so.1").write_bytes(library.read_bytes() if has_driver else b"")
-
-    return lacks
-
-
-MISSING = "ModuleNotFoundError('', name='cupti')"
-
-
+@pytest.mark.usefixtures("_cupti")
 def test_what_is_missing_is_said_in_the_order_in_which_it_is_of_use(
-    cupti_lacks: Callable[[str, bool], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = program(tmp_path, "print('started')")
-    for words in (MISSING, "ImportError('of another version')"):
-        cupti_lacks(words, False)
-        assert refused(capfd, path) == (3, NO_DRIVER)
-    cupti_lacks(MISSING, True)
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsight/libToolsInjection64.so")
+    monkeypatch.setenv("FAKE_CUPTI_FAILS", "7")
     code, line = refused(capfd, path)
-    assert code == 3
-    assert line.startswith("pinscope: a trace needs cupti-python (no module cupti)")
-    cupti_lacks("ImportError('under ' + os.environ.get('CUDA_INJECTION64_PATH', 'no profiler'))", True)
+    assert (code, line.startswith("pinscope: CUPTI does not work here (/")) == (3, True)
+    assert "libcupti.so.13: error 7); " in line
+    monkeypatch.setenv("FAKE_DRIVER", "11080")
     code, line = refused(capfd, path)
-    assert code == 3
-    assert line.startswith("pinscope: cupti-python does not work here (ImportError: under no profiler); ")
+    assert (code, line.startswith("pinscope: a trace needs CUPTI's library (no libcupti.so for CUDA 11 ")) == (3, True)
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    assert refused(capfd, path) == (3, NO_DRIVER)
 
 
 @pytest.mark.parametrize(
@@ -416,13 +395,14 @@ def test_what_is_missing_is_said_in_the_order_in_which_it_is_of_use(
         (None, f"; it must fit the driver's CUDA version: {install_command('trace13')}, or trace12"),
     ],
 )
-def test_without_cupti_python_the_line_says_what_to_install(
-    cuda: str | None, advice: str, cupti_lacks: Callable[[str, bool], None]
+@pytest.mark.usefixtures("_cupti")
+def test_without_a_library_of_cupti_the_line_says_what_to_install(
+    cuda: str | None, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cupti_lacks(MISSING, True)
+    monkeypatch.setenv("FAKE_DRIVER", "11080")
     with pytest.raises(NotPossible) as refusal:
         ask_cupti(cuda)
-    assert str(refusal.value) == f"a trace needs cupti-python (no module cupti){advice}"
+    assert str(refusal.value) == f"a trace needs CUPTI's library (no libcupti.so for CUDA 11 or older){advice}"
 
 
 @pytest.mark.usefixtures("_cupti")
@@ -457,10 +437,8 @@ def test_what_makes_no_sense_is_refused_before_the_program_starts(
 
 
 def test_a_module_that_is_not_there_is_refused_at_once_and_none_is_imported(
-    cupti_lacks: Callable[[str, bool], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    cupti_lacks(MISSING, False)
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     monkeypatch.chdir(tmp_path)

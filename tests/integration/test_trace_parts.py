@@ -174,7 +174,7 @@ CANNOT_BEGIN = {
     "no store": "os.environ['PINSCOPE_DATABASE'] = 'sqlite:////proc/nowhere/x.db'",
     "no process for it": "part.command = lambda *_: ['nowhere/python']",
     "no recorder": "part.start_recording = os.readlink",
-    "there is no NVIDIA driver here": "os.environ['FAKE_CUPTI'] = ''",
+    "there is no NVIDIA driver here": "os.environ['LD_LIBRARY_PATH'] = ''",
 }
 
 

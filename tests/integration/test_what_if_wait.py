@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.store.store import Store
-from tests.data.fake_cupti import FIRST_LINE, built, variables
+from tests.data.fake_cupti import FIRST_LINE
 from tests.integration.traces import Document, program, rows, traced
 
 READS = """
@@ -40,13 +40,6 @@ pinscope.check("total", [total])
 COPY = {READS: FIRST_LINE + 5, OVERWRITES: FIRST_LINE + 6}
 
 
-@pytest.fixture
-def _driver(_cupti: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in is the driver, too."""
-    folder = tmp_path_factory.mktemp("driver")
-    monkeypatch.setenv("FAKE_CUPTI", variables(built(folder, "-Wl,-soname,libcuda.so.1"))["FAKE_CUPTI"])
-
-
 def compared(tmp_path: Path, text: str, *arguments: str) -> Document:
     code, document = traced(tmp_path, "--what-if", *(arguments or ("wait",)), program(tmp_path, text))
     assert code == 0
@@ -58,7 +51,7 @@ def rules(document: Document) -> list[str]:
     return [finding["rule"] for finding in document["run"]["findings"]]
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 @pytest.mark.parametrize("text", [READS, OVERWRITES])
 def test_data_that_is_used_too_early_is_proven_and_its_line_named(text: str, tmp_path: Path) -> None:
     second = compared(tmp_path, text.format(""))
@@ -72,7 +65,7 @@ def test_data_that_is_used_too_early_is_proven_and_its_line_named(text: str, tmp
     assert kept[0].verdict == second["run"]["verdict"]
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 @pytest.mark.parametrize("text", [READS, OVERWRITES])
 def test_of_the_right_program_nothing_is_proven_and_nothing_called_good(text: str, tmp_path: Path) -> None:
     second = compared(tmp_path, text.format("done(7)"))
@@ -95,7 +88,7 @@ for step in range(1, 4):
 """
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 def test_of_two_lines_that_copy_the_one_is_named_that_needs_its_wait(tmp_path: Path) -> None:
     second = compared(tmp_path, TWO_LINES)
     assert {row["line"]: row["needed"] for row in rows(second, "waited")} == {
@@ -105,7 +98,7 @@ def test_of_two_lines_that_copy_the_one_is_named_that_needs_its_wait(tmp_path: P
         assert len([run for run in store.runs(experiment="trace") if not run.recording]) == 2
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 def test_of_a_program_that_prints_times_nothing_is_proven(tmp_path: Path) -> None:
     second = compared(tmp_path, READS.format("done(7); print(time.time_ns())"))
     assert not rows(second, "before")[0]["same_twice"]
@@ -120,7 +113,7 @@ worker = threading.Thread(target=work); worker.start(); worker.join()
 """
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 def test_no_wait_is_put_behind_a_capture_or_in_another_thread_and_that_is_said(tmp_path: Path) -> None:
     second = compared(tmp_path, IN_PLACES)
     reasons = {row["line"]: row["reason"] for row in rows(second, "waited")}
@@ -138,7 +131,7 @@ pinscope.check("again", numpy.arange(3) + host[0])
 """
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 def test_arrays_that_are_saved_or_named_are_compared_by_their_line(tmp_path: Path) -> None:
     text = IN_PLACES.partition("def work")[0].replace("101", "7").replace("late(", "gpu[0] = 5; late(")
     second = compared(tmp_path, text + SAVES.format(path=str(tmp_path / "saved.npy")))
@@ -147,7 +140,7 @@ def test_arrays_that_are_saved_or_named_are_compared_by_their_line(tmp_path: Pat
     ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("_driver")
+@pytest.mark.usefixtures("_cupti")
 def test_a_program_that_notices_its_wrong_data_and_fails_runs_well_with_waits(tmp_path: Path) -> None:
     text = READS.format("assert host[1023] == step")
     code, document = traced(tmp_path, "--what-if", "wait", program(tmp_path, text))

@@ -28,7 +28,6 @@ TOP = ("app", "pinscope.__main__")
 DOORS: Mapping[str, Sequence[str]] = {
     "cupy": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda", "pinscope.experiments.*.code"),
     "cupy_backends": ("pinscope.lab.cuda", "pinscope.experiments.*.cuda"),
-    "cupti": ("pinscope.tracing.recorder",),
     "torch": ("pinscope.lab.torch", "pinscope.experiments.*.torch"),
     "pynvml": ("pinscope.probes.",),
     "psutil": ("pinscope.probes.",),
@@ -253,7 +252,7 @@ def test_lint_holds_the_doors_of_the_design_too() -> None:
     lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     banned = set(lint["flake8-tidy-imports"]["banned-api"])
     assert "TID251" in lint["select"]
-    assert {"cupy", "cupti", "prometheus_client", "pynvml", "psutil", "streamlit", "sqlalchemy"} <= banned
+    assert {"cupy", "prometheus_client", "pynvml", "psutil", "streamlit", "sqlalchemy"} <= banned
     open_doors = [pattern for pattern, rules in lint["per-file-ignores"].items() if "TID251" in rules]
     assert sorted(open_doors) == sorted(
         [

@@ -34,11 +34,13 @@ class WorkingLine:
         rows: of its calls, the longest on the CPU first.
         hidden: of its pageable copies those whose source is pinned all the same.
         pinning: what it pinned.
+        beside: copies from pinned memory of its process, of which those of what it pins run while it pins the next.
     """
 
     rows: tuple[Row, ...]
     hidden: tuple[Site, ...]
     pinning: tuple[Row, ...]
+    beside: tuple[Site, ...] = ()
 
     @property
     def row(self) -> Row:
@@ -58,11 +60,13 @@ class WorkingLine:
     @property
     def saved(self) -> float:
         """What the program would take less without: as long as no GPU did anything meanwhile, and what pinning again
-        and pageable copies take that need not be. To pin once still takes one of so many times."""
+        and pageable copies take that need not be. To pin once still takes one of so many times, and copies no longer
+        share the host's memory with it: on an H100 they took 0.52 s beside it, 0.39 s alone."""
         kept = (self.row["count"] - 1) / self.row["count"] if self.remedy == "pin" else 1.0
         idle = sum(row["idle_seconds"] for row in self.rows) * kept
         again = sum(row["call_seconds"] * (1 - 1 / row["count"]) for row in self.pinning)
-        return max(float(idle + again) + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+        slower = sum(map(_slower, self.beside)) if self.remedy == "pin" else 0.0
+        return max(float(idle + again) + slower + sum(_saved(site, self.row) for site in self.hidden), 0.0)
 
     def is_pageable(self, seen: Seen) -> bool:
         """Whether the line makes pageable copies: pinned memory helps both."""
@@ -91,8 +95,14 @@ def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
     by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), _place)
     hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
     pinning = grouped(seen.allocations, _place)
+    pinned = grouped((site for site in seen.sites if site.is_pinned), lambda site: site.row["process"])
     lines = [
-        WorkingLine(tuple(rows), tuple(hidden.get(place, ())), tuple(pinning.get(place, ())))
+        WorkingLine(
+            tuple(rows),
+            tuple(hidden.get(place, ())),
+            tuple(pinning.get(place, ())),
+            tuple(pinned.get(rows[0]["process"], ())),
+        )
         for place, rows in by_line.items()
     ]
     by_loader = {site.row["process"] for site in seen.pageable if site.loader_saved is not None}
@@ -115,6 +125,13 @@ def _saved(site: Site, row: Row) -> float:
     """What a copy on its own way saves: of the data as it is, which may be more than what was made of it."""
     more = max(float(row["bytes"]) - site.row["bytes"], 0.0) / site.pinned_rate if site.pinned_rate else 0.0
     return (site.saved_in_place or 0.0) - more
+
+
+def _slower(site: Site) -> float:
+    """Seconds that copies take longer beside work of the CPU; what is more than half as long again, that is not."""
+    took, rate = site.row["copy_seconds"], site.pinned_rate
+    alone = float(site.row["bytes"]) / rate if rate else 0.0
+    return min(max(took - alone, 0.0), alone / 2) if took else 0.0
 
 
 def is_hidden(site: Site) -> bool:

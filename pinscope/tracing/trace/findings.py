@@ -116,8 +116,8 @@ TEXTS: Texts = {
     "records-lost": Text(
         "CUPTI's records could not be read",
         "{lost:bytes} of CUPTI's records could not be read: counts are too low",
-        "They have another layout than cupti-python describes.",
-        "Install the cupti-python that belongs to the CUPTI library of the program: the same CUDA version.",
+        "They have another layout than the library of CUPTI says.",
+        "Trace it with another version of CUPTI: pip install nvidia-cuda-cupti (CUDA 12: nvidia-cuda-cupti-cu12).",
         "warning",
     ),
     "many-small-copies": Text(

@@ -353,6 +353,8 @@ class TraceParams(Inputs):
     program: Annotated[tuple[Text, ...], AfterValidator(_shortened)] = parameter(
         "Program", "A file, or -m and a module, and its arguments.", (), unit="command"
     )
+    python: Text | None = parameter("Python of the program", "Its path and version, where it is not PinScope's.", None)
+    cupti: Text | None = parameter("Library of CUPTI", "Its path and whose it is, where Python is another.", None)
     stacks: bool = parameter("Lines of Python recorded", "The Python stack of each call was read.", True)
     part: Text | None = parameter("Part", "Name of the part of the program that pinscope.trace recorded.", None)
     attached: tuple[int, ...] = parameter("Attached to", "Processes that ran already.", ())

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 LIBRARY, STOP = sys.argv[1:]
-LEAST, BYTES, HELD = 300, 4 << 20, 64 << 20
+LEAST, BYTES, HELD = 2000, 4 << 20, 64 << 20
 RANK = os.environ.get("RANK", "")
 
 
 def torch_step():
     import torch
 
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     batch, weights = torch.ones(BYTES // 4), torch.ones(2048, 2048, device="cuda")
     held = torch.ones(HELD, dtype=torch.uint8, pin_memory=True)
     total = torch.zeros((), dtype=torch.float64, device="cuda")

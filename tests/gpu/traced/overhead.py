@@ -1,13 +1,15 @@
 """What the recorder costs: ``overhead.py WAY CONFIG FOLDER`` prints times without and with it, in turn.
 
 ``small``: microseconds of a copy of 4 KiB, 13 frames deep. ``calls``: of PyTorch's calls that make one, which are
-followed as well; that of ``back`` is watched. ``training``: milliseconds of a step of an MLP of eight layers of 2048²,
-from pinned and from pageable memory. The recorder is started and ended in this process, so that both are measured
-alike.
+followed as well; that of ``back`` is watched. ``beside``: of PyTorch's ``to`` of 1 MiB that is pinned, beside a thread
+that pins as much again and again, as a DataLoader's does. ``training``: milliseconds of a step of an MLP of eight
+layers of 2048², from pinned and from pageable memory. The recorder is started and ended in this process, so that both
+are measured alike.
 """
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -77,8 +79,6 @@ def small():
 def calls():
     import torch
 
-    from pinscope.tracing.host_calls import follow_host_calls
-
     pinned, pageable = torch.ones(1024).pin_memory(), torch.ones(1024)
     there = pageable.to("cuda")
     copies = {
@@ -87,14 +87,7 @@ def calls():
         "cpu": lambda: there.cpu(),  # noqa: PLW0108 - the method of the moment
         "back": lambda: there.to("cpu", non_blocking=True),
     }
-    changed = "copy_", "to", "cpu"
-    methods = [{name: getattr(torch.Tensor, name) for name in changed}]
-    follow_host_calls()
-    methods.append({name: getattr(torch.Tensor, name) for name in changed})
-
-    def follow(is_on):
-        for name, method in methods[is_on].items():
-            setattr(torch.Tensor, name, method)
+    follow = following()
 
     def measure():
         times = {}
@@ -105,6 +98,55 @@ def calls():
             torch.cuda.synchronize()
             times[name] = (time.perf_counter() - begun) / 3000 * 1e6
         return times
+
+    follow(False)
+    measure()
+    compare(measure, follow)
+
+
+def following():
+    """A function that has PyTorch's calls followed, or not."""
+    import torch
+
+    from pinscope.tracing.host_calls import follow_host_calls
+
+    changed = "copy_", "to", "cpu", "pin_memory"
+    methods = [{name: getattr(torch.Tensor, name) for name in changed}]
+    follow_host_calls()
+    methods.append({name: getattr(torch.Tensor, name) for name in changed})
+
+    def follow(is_on):
+        for name, method in methods[is_on].items():
+            setattr(torch.Tensor, name, method)
+
+    return follow
+
+
+def beside():
+    import torch
+
+    pageable = torch.ones(1 << 18)
+    pinned = [pageable.pin_memory() for _ in range(60)]
+    follow = following()
+
+    def measure():
+        stop = threading.Event()
+
+        def pin():
+            while not stop.is_set():
+                pageable.pin_memory()
+
+        thread = threading.Thread(target=pin)
+        thread.start()
+        begun = time.perf_counter()
+        for _ in range(20):
+            for each in pinned:
+                each.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+        taken = time.perf_counter() - begun
+        stop.set()
+        thread.join()
+        return {"to": taken / (20 * len(pinned)) * 1e6}
 
     follow(False)
     measure()
@@ -150,4 +192,4 @@ def training():
     compare(measure)
 
 
-{"small": small, "calls": calls, "training": training}[sys.argv[1]]()
+{"small": small, "calls": calls, "beside": beside, "training": training}[sys.argv[1]]()

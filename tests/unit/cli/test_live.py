@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,9 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     made.cuda_process([zero(GIB, 2)], name="=cmd", parent=2)
     nvml = FakeNvml(gpus=[busy_h200(18 * MIB, process_on_gpu(pid, GIB))])
 
-    def opened(probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0) -> LiveSource:
+    def opened(
+        probe: bool = False, gpus: bool = True, interval_seconds: float = 1.0, copies_of: Collection[int] = ()
+    ) -> LiveSource:
         return LiveSource(made.proc, GpuWatch(lambda: nvml, proc=made.proc) if gpus else None)
 
     monkeypatch.setattr("pinscope.cli.live.open_source", opened)

@@ -44,7 +44,6 @@ def test_what_one_may_attach_to_says_its_python_its_cupti_and_what_tells_it_from
     assert seen is not None
     assert (seen.version, seen.started, seen.stack, seen.uses_cuda) == ((3, 12), 4711, 99, True)
     assert (seen.cupti, seen.command) == ("/envs/train/lib/libcupti.so.13", ("python", "train.py", "--fast"))
-    assert seen.free_address == 0x55D1C0000000 - 2**16
     assert seen.is_there(proc)
     assert list(descendants_of(3, proc)) == [7, 8]
 
@@ -64,7 +63,7 @@ def test_a_program_that_became_another_is_not_there_any_more(tmp_path: Path) -> 
         ({"state": "t (tracing stop)", "tracer": 99}, "already, process 99"),
         ({"mounts": "mnt:[2]"}, "container"),
         ({"executable": "/usr/bin/sleep"}, "no Python"),
-        ({"executable": "/usr/bin/python3.10"}, "runs Python 3.10"),
+        ({"executable": "/usr/bin/python3.8"}, "runs Python 3.8"),
         ({"maps": None}, "forbids"),
     ],
 )

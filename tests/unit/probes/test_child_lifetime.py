@@ -14,10 +14,9 @@ from pathlib import Path
 from pinscope.probes.process import STOP_SIGNALS, start_child
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
-OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2, "runner/debugger.py": 1}
+OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2}
 """How many processes may: what stores the recorded part of a program that was killed, and ends by itself; a traced
-program, which would see it, and what ends that in its stead; a debugger, which must not leave a program in the middle
-of a call."""
+program, which would see it, and what ends that in its stead."""
 
 STARTER = """
 import sys, time

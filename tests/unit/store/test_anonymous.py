@@ -102,6 +102,8 @@ def traced() -> tuple[Run, list[StoredRow]]:
         "program": [FILE, "--data", "secret-argument"],
         "what_if": [f"{FILE}:3", f"{SAME_NAME}:3"],
         "waits": [f"{FILE}:3"],
+        "python": f"/home/{USER}/the {FOLDER}/bin/python, 3.9",
+        "cupti": f"/home/{USER}/the {FOLDER}/libcupti.so.12, of the program",
     }
     return named(trace.run(**params), id="kept-trace"), rows
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from pinscope.tracing.cupti_library import DRIVER, NVTX, RUNTIME
-from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls, error_filter
+from pinscope.tracing.error_filter import FAILED_ENTRY, ErrorFilter, FailedCalls, error_filter
+from pinscope.tracing.lanes import Begins, choose
 from pinscope.tracing.mapped_file import CallLog, SpoolFolder
 from pinscope.tracing.spool import FAILED
 
@@ -32,15 +34,20 @@ class Data(ctypes.Structure):
     )  # fmt: skip
 
 
-def test_python_is_called_for_followed_functions_and_for_errors_and_for_nothing_else() -> None:
-    called: list[tuple[str, int, int]] = []
-    followed = CALLBACK(lambda _, domain, number, __: called.append(("followed", domain, number)))
-    failed = CALLBACK(lambda _, domain, number, __: called.append(("failed", domain, number)))
+def made(followed: Any, failed: Any) -> ErrorFilter:
     chosen = error_filter(followed, failed)
     if chosen is None:
         pytest.skip("not x86-64, or no program may make code here")
     for number in FOLLOWED:
-        chosen.follow(number)
+        choose(chosen.notes.followed, number)
+    return chosen
+
+
+def test_python_is_called_for_followed_functions_and_for_errors_and_for_nothing_else() -> None:
+    called: list[tuple[str, int, int]] = []
+    followed = CALLBACK(lambda _, domain, number, __: called.append(("followed", domain, number)))
+    failed = CALLBACK(lambda _, domain, number, __: called.append(("failed", domain, number)))
+    chosen = made(followed, failed)
     call, answer = ctypes.cast(chosen.address, CALLBACK), ctypes.c_int()
     domains, numbers, answers = (DRIVER, RUNTIME, NVTX), (*FOLLOWED, 8, 278, 600), (None, 0, 1, 600, 712, 999)
     for domain, number, site, error in itertools.product(domains, numbers, (0, 1), answers):
@@ -51,6 +58,44 @@ def test_python_is_called_for_followed_functions_and_for_errors_and_for_nothing_
         is_error = domain != NVTX and site == 1 and error not in (None, 0, 600)
         is_followed = domain == NVTX or (domain == DRIVER and number in FOLLOWED)
         assert called == [("failed", domain, number)] * is_error + [("followed", domain, number)] * is_followed
+
+
+def test_when_a_call_begins_is_noted_without_python_but_of_a_large_copy() -> None:
+    called: list[int] = []
+    followed = CALLBACK(lambda *_: called.append(1))
+    chosen = made(followed, followed)
+    begins, call = Begins(chosen.notes), ctypes.cast(chosen.address, CALLBACK)
+    choose(chosen.notes.copying, 277)
+    parameters = (ctypes.c_uint64 * 3)(1, 2, 0)
+
+    def begin(number: int, correlation: int, size: int) -> int | None:
+        parameters[2] = size
+        data = Data(params=ctypes.addressof(parameters), correlation=correlation)
+        call(None, DRIVER, number, ctypes.addressof(data))
+        return begins.take(correlation)
+
+    before = time.time_ns()
+    assert (begin(9, 5, 0), len(called)) == (None, 1)  # while nothing is noted
+    chosen.notes.is_on = True
+    noted = [begin(9, 5, 1 << 20), begin(277, 6, 65536)]
+    assert (begin(277, 7, 65537), len(called), bool(begins)) == (None, 2, False)
+    assert all(before <= moment <= time.time_ns() for moment in noted if moment is not None)
+    assert None not in noted
+
+
+def test_of_two_calls_under_way_that_share_a_place_python_is_called_for_the_second() -> None:
+    called: list[int] = []
+    followed = CALLBACK(lambda *_: called.append(1))
+    chosen = made(followed, followed)
+    chosen.notes.is_on = True
+    begins, call = Begins(chosen.notes), ctypes.cast(chosen.address, CALLBACK)
+    for correlation in (1, 2, 257):
+        data = Data(correlation=correlation)
+        call(None, DRIVER, 9, ctypes.addressof(data))
+    assert len(called) == 1
+    begins.keep(257, 7)
+    assert [correlation for correlation, _ in begins.take_all()] == [257, 1, 2]
+    assert not begins
 
 
 @pytest.mark.parametrize(

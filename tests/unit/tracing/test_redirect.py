@@ -25,7 +25,8 @@ sys.path.insert(0, {str(ROOT)!r})
 from pinscope.tracing.redirect_libraries import start_redirecting
 from pinscope.tracing.spool_folder import SpoolFolder
 del sys.path[0]
-start_redirecting(SpoolFolder.of(os.stat(sys.argv[1]), sys.argv[1]), json.loads(sys.argv[2]))
+spool = SpoolFolder.of(os.stat(sys.argv[1]), sys.argv[1])
+start_redirecting(spool, json.loads(sys.argv[2]), lambda tensor: tensor.is_pinned())
 sys.argv[:3] = []
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

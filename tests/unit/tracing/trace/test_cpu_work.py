@@ -10,7 +10,7 @@ from pinscope.experiments.registry import read_run
 from pinscope.records.run import Finding, Reading
 from tests.data.synthetic_trace import MIB, host_call, place, program, row, run, site
 
-PINNED = {"source": "pinned", "call_seconds": 0.001, "idle_seconds": 0.02}
+PINNED = {"source": "pinned", "call_seconds": 0.001, "idle_seconds": 0.02, "copy_seconds": 0.02}
 HIDDEN = {"pinned_source_count": 100, "reason": "converted: float32 → float16"}
 SAVED = 1.0 - 1000 * MIB / 50e9
 """By pinning a site that has stood for a second."""
@@ -36,6 +36,14 @@ def test_a_line_that_pins_at_each_use_is_named_with_its_seconds_on_the_cpu_and_w
     assert figures(finding)["Saved without this work (about)"] == pytest.approx(0.6 * 99 / 100)  # pinning once
     assert {each.key: each.value for each in reading.headline}["work"] == 1.0
     assert reading.verdict == "Pin once at train.py:33, not 100 times: saves about 590 ms of 10.0 s (5.9 %)."
+
+
+def test_copies_that_pinning_slows_down_take_what_the_link_needs_without_it() -> None:
+    link = 1000 * MIB / 50e9
+    for took, slower in ((link * 1.3, link * 0.3), (link * 10, link / 2)):
+        reading = read(program(), site(34, **{**PINNED, "copy_seconds": took}), host_call(33, "Tensor.pin_memory"))
+        saved = figures(reading.findings[0])["Saved without this work (about)"]
+        assert saved == pytest.approx(0.6 * 99 / 100 + slower)
 
 
 def test_work_of_less_than_a_hundredth_of_the_time_is_in_the_table_only() -> None:

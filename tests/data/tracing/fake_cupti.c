@@ -18,7 +18,7 @@ static Request request;
 static Complete complete;
 static uint8_t *buffer;
 static size_t size, used;
-static uint32_t correlation;
+static _Atomic uint32_t correlation;
 static int on;
 static uint8_t kinds[64];
 static uint8_t enabled[6][1024];
@@ -45,12 +45,40 @@ int cuptiEnableDomain(uint32_t enable, void *handle, int domain) {
     memset(enabled[domain], enable, sizeof enabled[domain]);
     return 0;
 }
-/* Records are longer than the ones that the stand-in for cupti-python knows. */
-#ifdef CUPTI_13_1
+/* The driver itself is in here, too. */
+int cuDriverGetVersion(int *version) {
+    const char *cuda = getenv("FAKE_DRIVER");
+    *version = cuda ? atoi(cuda) : 13000;
+    return 0;
+}
+int cuCtxSynchronize(void) { return 0; }
+int cuptiGetTimestamp(uint64_t *moment) {
+    const char *error = getenv("FAKE_CUPTI_FAILS");
+    *moment = 0;
+    return error ? atoi(error) : 0;
+}
+static const struct { int domain; uint32_t number; const char *name; } names[] = {
+    {1, 126, "cuStreamSynchronize"}, {1, 130, "cuMemFreeHost"}, {1, 131, "cuMemHostAlloc"},
+    {1, 276, "cuMemcpyHtoD_v2"}, {1, 277, "cuMemcpyHtoDAsync_v2"}, {1, 279, "cuMemcpyDtoHAsync_v2"},
+    {1, 307, "cuLaunchKernel"}, {1, 371, "cuMemAllocManaged"}, {1, 716, "cuMemPrefetchAsync_v2"},
+    {1, 837, "cuMemcpyWithAttributesAsync"}, {2, 3, "cudaGetDeviceCount_v3020"}, {2, 10, "cudaGetLastError_v3020"},
+    {2, 138, "cudaEventQuery_v3020"}, {2, 152, "cudaHostRegister_v4000"},
+};
+int cuptiGetCallbackName(int domain, uint32_t number, const char **name) {
+    for (size_t each = 0; each < sizeof names / sizeof *names; each++)
+        if (names[each].domain == domain && names[each].number == number) { *name = names[each].name; return 0; }
+    return 1;
+}
+/* Records are longer from version to version. */
+#if defined CUPTI_12_4
+enum { MEMCPY = 88, KERNEL = 208, MEMORY = 120, COUNTER = 64 };
+int cuptiGetVersion(uint32_t *version) { *version = 22; return 0; }
+#elif defined CUPTI_13_1
 enum { MEMCPY = 96, KERNEL = 224, MEMORY = 128, COUNTER = 104 };
 int cuptiGetVersion(uint32_t *version) { *version = 130101; return 0; }
 #else /* 13.4 */
 enum { MEMCPY = 112, KERNEL = 248, MEMORY = 128, COUNTER = 104 };
+int cuptiGetVersion(uint32_t *version) { *version = 130400; return 0; }
 int cuptiActivityGetStructSize(int kind, uint32_t version, size_t *bytes) {
     if (version || (kind != 1 && kind != 10 && kind != 25 && kind != 49)) return 21;
     *bytes = kind == 1 ? MEMCPY : kind == 10 ? KERNEL : kind == 25 ? COUNTER : MEMORY;
@@ -94,6 +122,7 @@ int fake_asked(void) {
 
 static void until(uint64_t moment) { while (now() < moment); }
 
+static volatile int under_way, over;
 /* A copy of so many bytes at an address by cuMemcpyHtoDAsync: kinds are 1 pageable, 2 pinned, 3 device. Pageable: 9 bytes a
    nanosecond, while the call is held; pinned: 50, behind the call. */
 void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
@@ -107,11 +136,30 @@ void fake_copy_of(const void *host, uint64_t bytes, int source, int target) {
     memcpy(copy + 8, &bytes, 8); memcpy(copy + 16, &begun, 8); memcpy(copy + 24, &done, 8);
     memcpy(copy + 44, &call.correlation, 4);
     if (on) append(copy, sizeof copy);
+    under_way++;
     if (pageable && took > 1000) until(done);
+    under_way--;
     at(1, 277, &call);
+    over++;
+}
+/* Whether a copy is under way. Called with Python's lock: keeps it until so many copies are over, at most two seconds;
+   whether they are. */
+int fake_under_way(void) { return under_way; }
+int fake_hold(int copies) {
+    for (uint64_t end = now() + 2000000000; over < copies && now() < end;);
+    return over >= copies;
 }
 
 void fake_copy(uint64_t bytes, int source, int target) { fake_copy_of(NULL, bytes, source, target); }
+
+/* The same within a range, as a library may name it. */
+void fake_push(const char *);
+void fake_pop(void);
+void fake_copy_in_range(const void *host, uint64_t bytes, int source, int target) {
+    fake_push("of a library");
+    fake_copy_of(host, bytes, source, target);
+    fake_pop();
+}
 
 /* A copy from pinned memory in a thread of its own, which runs no Python. */
 static void *copy_pinned(void *bytes) { fake_copy((uint64_t)bytes, 2, 3); return NULL; }

@@ -1,0 +1,237 @@
+"""Calls of the driver within a call of a library: noted without Python, and no other than Python notes them."""
+
+from __future__ import annotations
+
+import threading
+from ctypes import addressof, c_uint64, cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pinscope.tracing.cupti_library import DRIVER
+from pinscope.tracing.error_filter import error_filter
+from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
+from pinscope.tracing.spool import Scope
+from tests.data.fake_cupti import FIRST_LINE, built
+from tests.unit.tracing.test_error_filter import CALLBACK, Data
+from tests.unit.tracing.test_recorder import ALL, Recorded, record
+
+COPY, OTHER = 277, 131
+TORCH = """
+import ctypes, functools, os
+from types import SimpleNamespace
+library = ctypes.CDLL(os.environ["FAKE_CUPTI"])
+types = ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int
+library.fake_copy_of.argtypes = library.fake_copy_in_range.argtypes = types
+data = ctypes.create_string_buffer(os.urandom(1 << 20))
+dtype, strided = type("dtype", (), {}), "strided"
+class Tensor:
+    layout, nbytes, is_cpu, is_cuda, _as_parameter_ = strided, len(data), True, False, ctypes.c_uint64(0)
+    def data_ptr(self): return ctypes.addressof(data)
+    def is_pinned(self): return True
+def made_by(copy, size=len(data), source=2): return functools.partial(copy, ctypes.addressof(data), size, source, 3)
+Tensor.to = made_by(library.fake_copy_of)
+Tensor.cuda = made_by(library.fake_copy_in_range)
+Tensor.copy_ = made_by(library.fake_copy_of, 9 * 20_000_000, 1)  # which takes 20 ms
+nn = SimpleNamespace(Parameter=Tensor)
+"""
+"""A library whose calls run no Python, as PyTorch's."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("cupti"))
+
+
+class Here:
+    """Lanes in this process, and what came of calls: those that were entered, and those that Python was called for."""
+
+    def __init__(self) -> None:
+        self.entered: list[tuple[int, int, int]] = []
+        self.by_python: list[int] = []
+        self.is_known = True
+        followed = CALLBACK(lambda _user, _domain, number, _data: self.by_python.append(number))
+        chosen = error_filter(followed, followed)
+        if chosen is None:
+            pytest.skip("not x86-64, or no program may make code here")
+        for number in (COPY, OTHER):
+            choose(chosen.notes.followed, number)
+        choose(chosen.notes.in_lanes, COPY)
+        self.copied: list[tuple[int, ...]] = []
+        data: Any = SimpleNamespace(
+            knows=lambda stack: self.is_known, note=lambda number, copied, *_: self.copied.append(copied)
+        )
+        self.lanes = Lanes(chosen.notes, data, self._enter)
+        self._call, self._kept = cast(chosen.address, CALLBACK), (followed, chosen)
+        self._correlation = 0
+
+    def _enter(self, correlation: int, number: int, stack: int, begun: int, ended: int) -> None:
+        assert 0 < begun <= ended
+        self.entered.append((correlation, number, stack))
+
+    def call(self, number: int = COPY, sites: tuple[int, ...] = (0, 1), *parameters: int) -> None:
+        self._correlation += 1
+        words = (c_uint64 * 3)(*parameters)
+        for site in sites:
+            data = Data(site=site, correlation=self._correlation, params=addressof(words) if parameters else None)
+            self._call(None, DRIVER, number, addressof(data))
+
+
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+def test_calls_in_a_lane_are_entered_with_its_stack_once_it_is_closed(here: Here) -> None:
+    here.call()
+    here.lanes.open(7)
+    here.call(COPY, (0, 1), 1 << 40, 4096, 1 << 20)
+    here.call()
+    assert (here.by_python, here.entered) == ([COPY] * 2, [])
+    here.lanes.close()
+    here.call()
+    assert (here.by_python, here.entered) == ([COPY] * 4, [(2, COPY, 7), (3, COPY, 7)])
+    assert here.copied[0] == (1 << 40, 4096, 1 << 20)
+
+
+def test_python_is_called_for_other_functions_for_unknown_stacks_and_for_more_than_a_lane_holds(here: Here) -> None:
+    here.lanes.open(7)
+    for _ in range(MOST_CALLS):
+        here.call()
+    here.call(OTHER)
+    assert here.by_python == [OTHER] * 2
+    here.call()
+    assert here.by_python == [OTHER] * 2 + [COPY] * 2
+    here.lanes.close()
+    assert len(here.entered) == MOST_CALLS
+    here.is_known = False
+    here.lanes.open(8)
+    here.call()
+    assert (len(here.by_python), bool(here.lanes)) == (6, False)
+
+
+def test_python_is_called_from_where_it_is_needed_and_what_was_noted_is_entered(here: Here) -> None:
+    here.lanes.open(7)
+    here.call()
+    here.lanes.stop()
+    here.call()
+    here.lanes.close()
+    assert (here.by_python, here.entered) == ([COPY] * 2, [(1, COPY, 7)])
+
+
+def test_a_lane_is_one_thread_s(here: Here) -> None:
+    """Of threads that share a place the first has it."""
+    here.lanes.open(7)
+    here.lanes._lanes[threading.get_ident() >> 12 & 63].thread ^= 1 << 40  # as of another one
+    here.call()
+    assert here.by_python == [COPY] * 2
+    here.lanes.open(8)
+    here.call()
+    assert here.by_python == [COPY] * 4
+
+
+def test_where_the_recording_ends_meanwhile_calls_are_cut_and_each_is_named_once(here: Here) -> None:
+    here.lanes.open(7)
+    here.call()
+    here.call()
+    here.lanes.close()
+    here.lanes.open(7)
+    here.call()
+    here.call(COPY, (0,))
+    assert [correlation for correlation, _ in here.lanes.cut()] == [3, 4]
+    here.lanes.close()
+    assert len(here.entered) == 2
+
+
+STEPS = """
+import torch
+tensor = torch.Tensor()
+def work():
+    for step in range(30):
+        tensor.to("cuda")
+        tensor.cuda()
+        copy(64, PAGEABLE, DEVICE)
+together = threading.Barrier(3)
+def run(): together.wait(); work()
+threads = [threading.Thread(target=run) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+def count(frame, event, argument):
+    global taken
+    taken += event == "call" and frame.f_code.co_name == "_call"
+taken = 0
+sys.settrace(count); work(); sys.settrace(None)
+print(taken)
+"""
+WITHOUT = "sys.modules['pinscope.tracing.host_data'].HostData.knows = lambda *_: False\n"
+
+
+def stepped(library: Path, folder: Path, program: str, scope: Scope = ALL) -> Recorded:
+    folder.mkdir()
+    (folder / "torch.py").write_text(TORCH)
+    seen = record(library, folder, program, scope)
+    assert (seen.stderr, seen.spool.said("fault")) == ("", None)
+    return seen
+
+
+def kept(seen: Recorded, lines: int) -> dict[str, Any]:
+    """What stands in a spool, but for times and numbers."""
+    calls, stacks, ranges = seen.spool.calls(), seen.spool.stacks(), ["", *seen.spool.ranges()]
+    thread = {number: place for place, number in enumerate(dict.fromkeys(calls["thread"].tolist()))}
+    assert len(thread) == 4
+    assert (calls["start"] <= calls["end"]).all()
+    entries = [
+        (call["function"], stacks[call["stack"] - 1][0][1] - FIRST_LINE - lines, ranges[call["range"]])
+        for call in calls
+    ]
+    return {
+        "records": seen.counts,
+        "calls": sorted(map(str, entries)),
+        "ids": len({*calls["correlation_id"].tolist()}),
+        "looks": len((seen.spool.folder / "memory").read_text().splitlines()),
+        "calls of the library": len(seen.spool.host_calls()),
+    }
+
+
+def test_what_is_kept_of_calls_in_lanes_is_what_python_keeps(library: Path, tmp_path: Path) -> None:
+    """Threads of a library that names a range or does not, with calls of the program's own between."""
+    with_lanes = stepped(library, tmp_path / "with", STEPS)
+    without = stepped(library, tmp_path / "without", WITHOUT + STEPS)
+    assert kept(with_lanes, 0) == kept(without, 1)
+    assert (int(with_lanes.stdout), int(without.stdout)) == (30 * 5, 30 * 7)
+
+
+def test_a_copy_ends_though_another_thread_keeps_python_s_lock(library: Path, tmp_path: Path) -> None:
+    program = """
+import torch
+tensor, step = torch.Tensor(), 0
+def keep():
+    while not (step == 5 and cuda.fake_under_way()): time.sleep(0.001)
+    print(ctypes.PyDLL(os.environ["FAKE_CUPTI"]).fake_hold(6))
+thread = threading.Thread(target=keep)
+thread.start()
+for step in range(6): tensor.copy_(tensor)
+thread.join()
+"""
+    seen = stepped(library, tmp_path / "folder", program)
+    assert (seen.stdout, len(seen.spool.calls())) == ("1\n", 6)
+
+
+def test_a_call_that_a_lane_has_is_followed_to_its_end_though_the_recording_is_over(
+    library: Path, tmp_path: Path
+) -> None:
+    program = """
+import pinscope, torch
+tensor = torch.Tensor()
+def work():
+    for step in range(6): tensor.copy_(tensor)
+thread = threading.Thread(target=work)
+with pinscope.trace("part"): thread.start(); time.sleep(0.11)
+thread.join()
+"""
+    seen = stepped(library, tmp_path / "folder", program, Scope(children=False, only_parts=True))
+    calls = seen.spool.calls()
+    assert len(calls) == seen.counts["MEMCPY"]
+    assert (calls["function"] == COPY).all()

@@ -50,7 +50,8 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
         file = settings_file()
         try:
-            tables = tomllib.loads(file.read_text("utf-8"))
+            text = file.read_text("utf-8")  # first: where there is none, a tomllib of the user's is not asked
+            tables = tomllib.loads(text)
             if unknown := set(tables) - set(root.commands):
                 raise ValueError(f"there is no command {quoted(min(unknown))}")
             return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}
@@ -90,6 +91,7 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "export": ("runs", "export_runs", "Write runs into a bundle, to carry them to another machine."),
     "import": ("runs", "import_runs", "Read the runs of a bundle into the database."),
     "plan": ("machine", "plan", "Calculate what it takes to pin an amount. Nothing is pinned."),
+    "fleet": ("fleet", "app", "Run experiments on many hosts, and compare the hosts."),
     "live": ("live", "live", "Show which processes hold pinned memory now."),
     "record": ("run", "record", "Record the live view as a timeline, which is stored as a run."),
     "trace": ("trace", "trace", "Run a program, and say which of its lines should pin memory."),

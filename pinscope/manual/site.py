@@ -41,6 +41,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "trace-limits",
         "experiments/trace",
         "plan",
+        "fleet",
         "exporter",
         "pinned-arrays",
     ),

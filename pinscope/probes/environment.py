@@ -28,11 +28,12 @@ from pinscope.records.environment import Device, Environment, HugePages, KernelM
 from pinscope.records.run import LAB_TITLES
 from pinscope.units import format_bytes
 
-Extra = Literal["cuda12", "cuda13", "dashboard", "postgresql", "torch", "trace12", "trace13"]
+Extra = Literal["cuda12", "cuda13", "dashboard", "fleet", "postgresql", "torch", "trace12", "trace13"]
 EXTRAS: Mapping[Extra, tuple[str, ...]] = {
     "dashboard": ("jinja2>=3.1,<4", "pandas>=2.2,<4", "plotly>=7.0,<8", "streamlit>=1.67,<2"),
     "cuda13": ("cupy-cuda13x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==13.*"),
     "cuda12": ("cupy-cuda12x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==12.*"),
+    "fleet": ("cryptography>=43", "dask>=2026.1", "distributed>=2026.1"),
     "postgresql": ("psycopg[binary]>=3.2,<4",),
     "torch": ("torch>=2.4",),
     "trace13": ("nvidia-cuda-cupti==13.*",),
@@ -53,6 +54,8 @@ def needed_extra(module: str) -> Extra | None:
     """The extra that brings a module which is not installed here; ``None``: none of PinScope's."""
     package = module.partition(".")[0]
     ours = ("google", "jinja2", "markupsafe", "pandas", "plotly", "starlette", "streamlit")  # google: protobuf
+    if package in ("cryptography", "dask", "distributed"):
+        return "fleet"
     return "dashboard" if package in ours else None
 
 

@@ -73,7 +73,8 @@ def find_program(typed: Sequence[str]) -> Program:
         if not (outermost and _may_be_module(outermost)):
             raise BadInput(f"there is no module {outermost or module}; a file is traced without -m")
         return Program(tuple(typed), open_command(*typed), module)
-    path = Path(file if os.sep in file or Path(file).exists() else shutil.which(file) or file)
+    name = file if os.sep in file or Path(file).exists() else shutil.which(file) or file
+    path = Path(name)
     if _INTERPRETER.fullmatch(path.name) and os.access(path, os.X_OK) and path.is_file():
         return _in_python(typed, [str(path)], arguments)
     _check_file(path)
@@ -82,7 +83,7 @@ def find_program(typed: Sequence[str]) -> Program:
         return _in_python(typed, python, [str(path), *arguments])
     if not python and not Path(file).exists():
         raise BadInput(f"{file} is {path}, which is no Python program")
-    return Program(tuple(typed), open_command(str(path), *arguments), str(path))
+    return Program(tuple(typed), open_command(name, *arguments), str(path))  # Path would take "./" away
 
 
 def _check_file(path: Path) -> None:

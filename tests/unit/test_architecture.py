@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 FLOORS = (
     "records", "probes", "analysis", "store", "charts", "lab", "tracing", "live", "monitoring", "experiments",
-    "planning", "report", "runner", "python", "manual", "dashboard", "cli",
+    "planning", "report", "runner", "fleet", "python", "manual", "dashboard", "cli",
 )  # fmt: skip
 """From the ground up."""
 
@@ -35,6 +35,8 @@ DOORS: Mapping[str, Sequence[str]] = {
     "sqlalchemy": ("pinscope.store.",),
     "typer": ("pinscope.cli.",),
     "rich": ("pinscope.cli.",),
+    "dask": ("pinscope.fleet.",),
+    "distributed": ("pinscope.fleet.",),
     "jinja2": ("pinscope.report.",),
     "markdown_it": ("pinscope.manual.",),
     "prometheus_client": ("pinscope.monitoring.",),
@@ -51,7 +53,7 @@ STILL = ("records", "analysis", "charts")
 """Rooms that read no file and no clock, and start nothing."""
 MOVING = ("io", "os", "pathlib", "shutil", "socket", "sqlite3", "subprocess", "tempfile", "time")
 """Modules of Python's library by which one does."""
-DESCRIBED = ("records", "probes", "analysis", "store", "charts", "lab", "tracing", "live", "runner")
+DESCRIBED = ("records", "probes", "analysis", "store", "charts", "lab", "tracing", "live", "runner", "fleet")
 """Rooms whose first lines say which file holds what, and what they import."""
 
 MOST_LINES = 600
@@ -257,7 +259,7 @@ def test_lint_holds_the_doors_of_the_design_too() -> None:
     assert sorted(open_doors) == sorted(
         [
             "app.py", "pinscope/dashboard/*", "pinscope/experiments/*/cuda*.py", "pinscope/lab/cuda*.py",
-            "pinscope/monitoring/*", "pinscope/probes/*", "pinscope/store/*", "tests/**",
+            "pinscope/fleet/*", "pinscope/monitoring/*", "pinscope/probes/*", "pinscope/store/*", "tests/**",
         ]
     )  # fmt: skip
 

@@ -28,7 +28,9 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT))
 
 IMPORT_NAMES = {"markdown-it-py": "markdown_it", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 """Where the module is not called as the distribution is."""
-NOT_OURS = {"pinscope", "cupy", "cupy_backends", "cupyx", "pytest", "torch", "sitecustomize"}
+NOT_OURS = {
+    "pinscope", "cupy", "cupy_backends", "cupyx", "dask", "distributed", "pytest", "torch", "sitecustomize"
+}  # fmt: skip
 """PinScope itself, what extras bring, the module by which a host changes its own Python, and what only pytest loads."""
 COME_WITH = {"pydantic_core": "pydantic", "starlette": "streamlit", "google": "streamlit", "markupsafe": "jinja2"}
 """Modules that are part of what a dependency offers → that dependency."""

@@ -143,13 +143,13 @@ class StoredRows(Sequence[tables.StoredRow]):
 
     def lines(self) -> Iterator[bytes]:
         """The JSON of the rows as it is stored, a line each, some thousands at a time; fewer where rows are missing."""
+        row = cast(tables.OBSERVATIONS.c.row, Text).label("row")
         for first in range(0, self._count, LINES):
-            query = select(cast(tables.OBSERVATIONS.c.row, Text)).where(
-                *self._among(first, min(LINES, self._count - first))
-            )
+            among = self._among(first, min(LINES, self._count - first))
+            rows = select(row).where(*among).order_by(tables.OBSERVATIONS.c.sequence).subquery()
             with self._reading() as connection:
-                rows = connection.execute(query.order_by(tables.OBSERVATIONS.c.sequence)).all()
-            yield "\n".join([text for (text,) in rows]).encode("utf-8", "surrogatepass")
+                text = connection.scalar(select(func.aggregate_strings(rows.c.row, "\n")))
+            yield (text or "").encode("utf-8", "surrogatepass")
 
     def characters(self) -> int:
         """Of the JSON of all these rows, as they are stored."""

@@ -11,6 +11,7 @@ import pytest
 from pinscope.analysis import columns as module
 from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.columns import Columns, parsed
+from pinscope.errors import BadInput
 from pinscope.experiments.registry import EXPERIMENTS, checked_rows, find, measured_run, read_run
 from pinscope.records.run import Run
 from pinscope.store.recordings import recorded_observations, recorded_runs
@@ -87,6 +88,15 @@ def test_a_row_that_does_not_fit_among_many_leaves_all_to_be_read_one_by_one(
 ) -> None:
     assert parsed(BANDWIDTH, AsStored([row] * 20)) is not None
     assert parsed(BANDWIDTH, AsStored([*[row] * 9, row | change, *[row] * 10])) is None
+
+
+def test_a_row_that_lacks_what_may_be_unknown_but_must_be_said_leaves_all_to_be_read_one_by_one(few: None) -> None:
+    said = ROW | {"d2h_seconds": None}
+    lacking = {name: value for name, value in said.items() if name != "d2h_seconds"}
+    assert parsed(BANDWIDTH, AsStored([said] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[said] * 9, lacking, *[said] * 10])) is None
+    with pytest.raises(BadInput, match="d2h_seconds"):
+        checked_rows("bandwidth", AsStored([*[said] * 9, lacking, *[said] * 10]))
 
 
 def test_rows_that_lack_what_their_kind_needs_are_left_to_be_read_one_by_one(few: None) -> None:

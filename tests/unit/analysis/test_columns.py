@@ -90,8 +90,10 @@ def test_a_row_that_does_not_fit_among_many_leaves_all_to_be_read_one_by_one(
     assert parsed(BANDWIDTH, AsStored([*[row] * 9, row | change, *[row] * 10])) is None
 
 
-def test_a_row_that_lacks_what_may_be_unknown_but_must_be_said_leaves_all_to_be_read_one_by_one(few: None) -> None:
-    said = ROW | {"d2h_seconds": None}
+def test_a_row_that_lacks_what_may_be_unknown_but_must_be_said_leaves_all_to_be_read_one_by_one(
+    row: dict[str, Any], few: None
+) -> None:
+    said = row | {"d2h_seconds": None}
     lacking = {name: value for name, value in said.items() if name != "d2h_seconds"}
     assert parsed(BANDWIDTH, AsStored([said] * 20)) is not None
     assert parsed(BANDWIDTH, AsStored([*[said] * 9, lacking, *[said] * 10])) is None

@@ -7,18 +7,19 @@ how far they lie apart, and each run's value with its ±, from which alone later
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Annotated, Any
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from pinscope.analysis.cells import Label, Value, label_text, labels_of, plain_label, values_of
-from pinscope.analysis.comparison import Measured, Side, compared_values, sample_of
+from pinscope.analysis.between_runs import Sample
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cells import NO_LABEL
+from pinscope.analysis.comparison import Measured, Side
 from pinscope.analysis.machine_keys import machine_keys
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput
 from pinscope.records.base import Record
 from pinscope.records.run import ExperimentRun, Run, TraceRun, parse_run
@@ -102,48 +103,39 @@ def _kept(runs: Sequence[Measured]) -> KeptRuns:
             raise BadInput(f"a baseline is of one machine, and {first.id} and {run.id} are of two")
         if isinstance(run, ExperimentRun) and run.params != first.params:
             raise BadInput(f"the runs of a baseline have the same parameters, and {first.id} and {run.id} have not")
-    flat = [(number, cell) for number, measured in enumerate(flattened(runs)) for cell in measured.cells]
-    cells = grouped(flat, lambda item: (type(item[1]), _labels(item[1])))
     bare = {"progress", "process", "observations", "verdict", "figure", "attachments", "notes", "recording"}
     return KeptRuns(
         runs=tuple(measured.run.id for measured in runs),
         run=parse_run(first.model_dump(exclude=bare)),
         cells=tuple(
-            KeptCell(
-                kind=kind.__name__,
-                labels=dict(zip(labels_of(kind), labels, strict=True)),
-                figures=dict(_figures(kind, dict(group), len(runs))),
-            )
-            for (kind, labels), group in cells.items()
+            KeptCell(kind=table.kind, labels=dict(zip(table.labels, key, strict=True)), figures=_figures(table, key))
+            for table in cell_tables([measured.cells for measured in runs])
+            for key in table.texts
         ),
     )
 
 
-def _figures(kind: type, cells: Mapping[int, Any], runs: int) -> Iterator[tuple[str, KeptFigure]]:
-    for name, value in values_of(kind).items():
-        known = {number: figure for number, cell in cells.items() if (figure := getattr(cell, name)) is not None}
-        if not known:
-            continue
-        medians = [figure.median for figure in known.values()]
-        middle = median(medians)
-        yield (
-            name,
-            KeptFigure(
+def _figures(table: CellTable, key: CellKey) -> dict[str, KeptFigure]:
+    cells, figures = [run.get(key, {}) for run in table.runs], {}
+    for name, value in table.values.items():
+        values = [cell[name][0] for cell in cells if name in cell]
+        if values:
+            middle = median(values)
+            figures[name] = KeptFigure(
                 median=_short(middle),
                 unit=value.unit,
-                spread=_short((max(medians) - min(medians)) / abs(middle)) if middle else 0.0,
-                runs=tuple(_kept_sample(known.get(number)) for number in range(runs)),
-            ),
-        )
+                spread=_short((max(values) - min(values)) / abs(middle)) if middle else 0.0,
+                runs=tuple(_kept_sample(cell.get(name)) for cell in cells),
+            )
+    return figures
 
 
-def _kept_sample(figure: Summary | None) -> tuple[float, float | None] | None:
+def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
     """What is exact is kept whole."""
-    if figure is None:
-        return None
-    if not figure.uncertainty:
-        return figure.median, 0.0
-    return _short(figure.median), _short(figure.uncertainty) if math.isfinite(figure.uncertainty) else None
+    if sample is None or not sample[1]:
+        return sample
+    value, off = sample
+    return _short(value), _short(off) if math.isfinite(off) else None
 
 
 def _short(value: float) -> float:
@@ -153,93 +145,39 @@ def _short(value: float) -> float:
 # As runs again
 
 
-def sides(kept: KeptRuns, runs: Sequence[Measured]) -> tuple[Side, Side]:
-    """Both sides of a comparison.
+def sides(kept: KeptRuns, runs: Sequence[Measured]) -> tuple[Side, Side, list[CellTable]]:
+    """Both sides of a comparison, and their cells.
 
     Raises:
         BadInput: no cell of the baseline is one of the runs'.
     """
-    now = flattened(runs)
-    kinds = {type(cell).__name__: type(cell) for run in now for cell in run.cells}
-    old = [
-        Measured(kept.run.model_copy(update={"id": run_id}), list(_cells(kept, number, kinds)))
-        for number, run_id in enumerate(kept.runs)
-    ]
-    there, here = ({(type(cell), _labels(cell)) for run in side for cell in run.cells} for side in (old, now))
-    if not there & here:
+    tables = [_with_baseline(table, kept) for table in cell_tables([run.cells for run in runs])]
+    count = len(kept.runs)
+    if not any(
+        then.keys() & now.keys() for table in tables for then in table.runs[:count] for now in table.runs[count:]
+    ):
         raise BadInput(f"no cell of {kept.run.experiment} is in the baseline and in the runs; write the baseline anew")
-    return Side("baseline", old), Side("now", now)
+    before = [Measured(kept.run.model_copy(update={"id": run_id}), ()) for run_id in kept.runs]
+    return Side("baseline", before), Side("now", runs), tables
 
 
-def _cells(kept: KeptRuns, number: int, kinds: Mapping[str, type]) -> Iterator[Any]:
-    """The cells of one run of the baseline, as far as its classes are known."""
+def _with_baseline(table: CellTable, kept: KeptRuns) -> CellTable:
+    """The same with the runs of the baseline before the others, as far as its class and its labels are known."""
+    before: list[dict[CellKey, dict[str, Sample]]] = [{} for _ in kept.runs]
+    texts = dict(table.texts)
     for cell in kept.cells:
-        kind = kinds.get(cell.kind)
-        if kind is None or cell.labels.keys() != labels_of(kind).keys():
+        if cell.kind != table.kind or cell.labels.keys() != table.labels.keys():
             continue
-        figures = {name: _figure(cell.figures.get(name), number) for name in values_of(kind)}
-        if any(figures.values()):
-            yield kind(**cell.labels, **figures)
+        key = tuple(cell.labels[name] for name in table.labels)
+        texts.setdefault(key, [NO_LABEL if label is None else str(label) for label in key])
+        figures = {name: cell.figures[name].runs for name in table.values if name in cell.figures}
+        for number, run in enumerate(before):
+            samples = {name: kept_runs[number] for name, kept_runs in figures.items() if number < len(kept_runs)}
+            known = {name: _sample(*sample) for name, sample in samples.items() if sample}
+            if known:
+                run[key] = known
+    return replace(table, runs=[*before, *table.runs], texts=texts)
 
 
-def _figure(figure: KeptFigure | None, number: int) -> Summary | None:
-    sample = figure.runs[number] if figure and number < len(figure.runs) else None
-    return None if sample is None else _summary(sample[0], math.inf if sample[1] is None else sample[1])
-
-
-def _summary(value: float, off: float) -> Summary:
-    return Summary(1, value, value, value, None, off)
-
-
-def flattened(runs: Sequence[Measured]) -> list[Measured]:
-    """The same runs; their cells have plain labels, the figures that are compared, and nothing else."""
-    kinds = grouped([cell for run in runs for cell in run.cells], type)
-    flat = {kind: _Flat.of(kind, cells) for kind, cells in kinds.items()}
-    return [replace(run, cells=[flat[type(cell)].cell(cell) for cell in run.cells]) for run in runs]
-
-
-@dataclass(frozen=True)
-class _Flat:
-    """How cells of a class are flattened.
-
-    Attributes:
-        kind: the class of what they become.
-        labels: of the class that they have.
-        values: name of a figure → the field that knows its ±.
-    """
-
-    kind: type
-    labels: Mapping[str, Label]
-    values: Mapping[str, str]
-
-    @classmethod
-    def of(cls, kind: type, cells: Sequence[Any]) -> _Flat:
-        labels, values = labels_of(kind), compared_values(kind, cells)
-        marks: dict[str, Label | Value] = {
-            name: replace(mark, words=_words(name, mark, cells)) for name, mark in labels.items()
-        }
-        marks |= {name: value for name, (value, _) in values.items()}
-        made = make_dataclass(kind.__name__, [(name, Annotated[Any, mark]) for name, mark in marks.items()])
-        return cls(made, labels, {name: said for name, (_, said) in values.items()})
-
-    def cell(self, cell: Any) -> Any:
-        """One of them."""
-        samples = {name: sample_of(cell, name, said) for name, said in self.values.items()}
-        return self.kind(
-            **{name: plain_label(mark, getattr(cell, name)) for name, mark in self.labels.items()},
-            **{name: sample and _summary(*sample) for name, sample in samples.items()},
-        )
-
-
-def _words(name: str, mark: Label, cells: Sequence[Any]) -> Any:
-    """Plain label → its words, where it has words of its own; one that these cells have not stands for itself."""
-    if mark.words is None:
-        return None
-    known = {
-        plain_label(mark, label): label_text(mark, label) for label in {getattr(cell, name): None for cell in cells}
-    }
-    return lambda label: known.get(label, label)
-
-
-def _labels(cell: Any) -> tuple[Any, ...]:
-    return tuple(getattr(cell, name) for name in labels_of(type(cell)))
+def _sample(value: float, off: float | None) -> Sample:
+    return value, math.inf if off is None else off

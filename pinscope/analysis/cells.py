@@ -16,7 +16,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
-from pinscope.analysis.columns import Columns
+from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
@@ -125,20 +125,21 @@ def cells(kind: type[CellT], rows: Iterable[Row]) -> list[CellT]:
     """A run's counted rows as cells, in the order measured. A value that no row has is ``None``."""
     names = list(labels_of(kind))
     made = {name: value for name, value in values_of(kind).items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    counted = Columns.of(rows).counted()
-    return [
-        kind(**dict(zip(names, key, strict=True)), **{name: _value(value, name, group) for name, value in made.items()})
-        for key, group in counted.grouped(names)
-    ]
+    made_cells = list[CellT]()
+    for key, group in Columns.of(rows).counted().grouped(names):
+        memory = group.column("memory")
+        drift = PAGEABLE_DRIFT if memory.distinct[memory.codes[0]] == "pageable" else DRIFT
+        figures = {name: _value(value, group.column(value.row or name), drift) for name, value in made.items()}
+        made_cells.append(kind(**dict(zip(names, key, strict=True)), **figures))
+    return made_cells
 
 
-def _value(value: Value, name: str, rows: Columns) -> Any:
-    values = rows.column(value.row or name).known()
+def _value(value: Value, column: Column, drift: float) -> Any:
+    values = column.known()
     if not len(values):
         return None
     if value.make is not summarize:
         return value.make(values if isinstance(values, list) else values.tolist())
-    drift = PAGEABLE_DRIFT if rows.column("memory").values[0] == "pageable" else DRIFT
     return summarize(values, drift, SHORT_DRIFT if value.unit == "seconds" else 0.0)
 
 

@@ -129,7 +129,8 @@ def check(
 
 
 def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
-    return compare(*sides(kept, runs), false_share)
+    before, now, tables = sides(kept, runs)
+    return compare(before, now, false_share, tables)
 
 
 def _is_worse(item: ComparedCell | LoneCell | None, tolerance: float) -> bool:

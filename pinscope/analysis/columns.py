@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import NoneType, UnionType
@@ -41,7 +42,7 @@ class Column:
         numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         return Column(np.fromiter(map(numbers.__getitem__, values), int, len(values)), list(numbers))
 
-    def __getitem__(self, places: Places) -> Column:
+    def __getitem__(self, places: Places | slice) -> Column:
         return Column(self.codes[places], self.distinct)
 
     @cached_property
@@ -76,7 +77,7 @@ class Floats(Column):
     def distinct(self) -> list[Any]:  # type: ignore[override]
         return Floats(np.unique(self.values)).tolist()
 
-    def __getitem__(self, places: Places) -> Column:
+    def __getitem__(self, places: Places | slice) -> Column:
         return Floats(self.values[places])
 
     def is_(self, value: Any) -> NDArray[np.bool_]:
@@ -124,7 +125,8 @@ class Columns(Sequence[Row]):
 
     def where(self, name: str, value: Any) -> Columns:
         """The rows in which a field is that."""
-        return self._at(np.flatnonzero(self.column(name).is_(value)))
+        places = np.flatnonzero(self.column(name).is_(value))
+        return self._at(places, len(places))
 
     def counted(self) -> Columns:
         """Those that are no warm-ups."""
@@ -145,10 +147,15 @@ class Columns(Sequence[Row]):
 
     def grouped(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Columns]]:
         """Each combination of these fields, in the order of its first row, and its rows."""
-        return ((key, self._at(places)) for key, places in self.places(names))
+        groups, end = list(self.places(names)), 0
+        order = np.concatenate([np.empty(0, int), *(places for _, places in groups)])
+        in_order = self._at(order, self._count)
+        for key, places in groups:
+            begin, end = end, end + len(places)
+            yield key, in_order._at(slice(begin, end), len(places))  # copies nothing
 
-    def _at(self, places: Places) -> Columns:
-        return Columns(self._names, lambda name: self.column(name)[places], len(places))
+    def _at(self, places: Places | slice, count: int) -> Columns:
+        return Columns(self._names, lambda name: self.column(name)[places], count)
 
     def places(self, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Places]]:
         """The same, with the places of its rows."""
@@ -161,8 +168,9 @@ class Columns(Sequence[Row]):
                 size = len(numbers)
         _, firsts, numbers, counts = np.unique(combined, return_index=True, return_inverse=True, return_counts=True)
         places = np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
-        for number in np.argsort(firsts):
-            yield tuple(column.distinct[column.codes[firsts[number]]] for column in columns), places[number]
+        heads = [(column.distinct, column.codes[firsts].tolist()) for column in columns]
+        for number in np.argsort(firsts).tolist():
+            yield tuple(distinct[codes[number]] for distinct, codes in heads), places[number]
 
     @cached_property
     def _rows(self) -> list[Row]:
@@ -208,7 +216,7 @@ def parsed(kind: type[Observation], rows: Stored) -> Columns | None:
     types = {name: _type(field.annotation) for name, field in kind.model_fields.items()}
     if None in types.values() or list(kind.__pydantic_decorators__.model_validators) != ["_is_whole"]:
         return None
-    if not FEW < len(rows) <= ROWS_READ or (columns := _columns(types, rows)) is None:
+    if not FEW < len(rows) <= ROWS_READ or (columns := _columns(kind, types, rows)) is None:
         return None
     return columns if _is_valid(kind, types, columns) and _is_within_bounds(kind, types, columns) else None
 
@@ -225,34 +233,44 @@ def _type(annotation: Any) -> type | None:
     return annotation if annotation in (bool, int, float, str) else None
 
 
-def _columns(types: Mapping[str, type | None], rows: Stored) -> Columns | None:
-    """Columns of JSON; ``None`` if a value is of another type, or a row is missing."""
+def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: Stored) -> Columns | None:
+    """Columns of JSON; ``None`` if a value is of another type, or a row is missing, or what each row must name."""
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import json  # noqa: PLC0415 - likewise
 
     words = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-    schema = pa.schema({name: words[kind] for name, kind in types.items() if kind})
+    schema = pa.schema({name: words[type_] for name, type_ in types.items() if type_})
     options = json.ReadOptions(use_threads=False), json.ParseOptions(schema, unexpected_field_behavior="ignore")
+    # To Arrow a field that is missing is null, which those that are needed but may be null must say.
+    needed = {
+        f'"{name}":'.encode(): 0
+        for name, field in kind.model_fields.items()
+        if field.is_required() and NoneType in get_args(field.annotation)
+    }
+    parts = []
     try:
-        parts = [json.read_json(pa.BufferReader(lines), *options) for lines in rows.lines()]
+        for lines in rows.lines():
+            parts.append(json.read_json(pa.BufferReader(lines), *options))
+            for key in needed:
+                needed[key] += lines.count(key)
         table = pa.concat_tables(parts).combine_chunks()
-        columns = {name: _column(table.column(name).chunk(0), kind) for name, kind in types.items()}
+        columns = {name: _column(table.column(name).chunk(0), type_) for name, type_ in types.items()}
     except ValueError:  # ArrowInvalid and UnicodeDecodeError are such
         return None
-    return Columns(types, columns.__getitem__, len(rows)) if table.num_rows == len(rows) else None
+    is_whole = table.num_rows == len(rows) <= min(needed.values(), default=len(rows))
+    return Columns(types, columns.__getitem__, len(rows)) if is_whole else None
 
 
 def _column(values: Any, kind: type | None) -> Column:
-    """Of an array of Arrow's."""
+    """Of an array of Arrow's that JSON made, without its ``to_numpy``, which imports pandas: half a second."""
     if kind is float:
-        column = Floats(values.to_numpy(zero_copy_only=False))
-        if np.isnan(column.values).sum() != values.null_count:
+        numbers = np.frombuffer(values.buffers()[1], count=len(values))
+        if np.isnan(numbers).any():
             raise ValueError("JSON has no NaN")
-        return column
-    coded = values.dictionary_encode()
-    distinct = [*coded.dictionary.to_pylist(), None]
-    codes = coded.indices.to_numpy(zero_copy_only=False)  # floats, where some are not there
-    return Column(np.nan_to_num(codes, nan=len(distinct) - 1).astype(int), distinct)
+        is_unknown = np.from_dlpack(values.is_null().cast("uint8"))
+        return Floats(np.where(is_unknown, math.nan, numbers))
+    coded = values.dictionary_encode("encode")  # what is not known has a number too
+    return Column(np.from_dlpack(coded.indices).astype(int), coded.dictionary.to_pylist())
 
 
 def _is_valid(kind: type[Observation], types: Mapping[str, type | None], columns: Columns) -> bool:

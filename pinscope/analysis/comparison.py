@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
 
 from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
-from pinscope.analysis.cells import NO_LABEL, Label, Value, label_text, labels_of, plain, plain_label, values_of
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cells import NO_LABEL, Label, Value
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
@@ -173,7 +175,7 @@ class Group:
     @property
     def change(self) -> float:
         """By which its figures differ (relative, the median); infinite from nothing to something."""
-        return float(np.median([math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells]))
+        return median(math.inf if cell.ratio is None else abs(cell.ratio - 1) for cell in self.cells)
 
     @property
     def word(self) -> str:
@@ -250,7 +252,7 @@ class Comparison:
     def tellable(self) -> float | None:
         """A difference of so much would have been seen in half of the cells (relative); ``None`` without any."""
         reach = [math.sqrt(cell.high / cell.low) - 1 for cell in self.firsts if cell.low and cell.high]
-        return float(np.median(reach)) if reach else None
+        return median(reach) if reach else None
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -259,12 +261,15 @@ class Comparison:
         return [group for verdict in verdicts if (group := _group(self.firsts, verdict))]
 
 
-def compare(a: Side, b: Side, false_share: float = FALSE_SHARE) -> Comparison:
+def compare(
+    a: Side, b: Side, false_share: float = FALSE_SHARE, tables: Sequence[CellTable] | None = None
+) -> Comparison:
     """The second side against the first.
 
     Args:
         a, b: the sides.
         false_share: of the cells that are called different, as many are expected to be so by chance.
+        tables: the cells of their runs, where those of the first side are known from a baseline.
 
     Raises:
         BadInput: a side without runs, of several experiments, or the host model against a GPU.
@@ -277,9 +282,10 @@ def compare(a: Side, b: Side, false_share: float = FALSE_SHARE) -> Comparison:
     if len(labs := list(dict.fromkeys(run.lab for run in runs))) > 1:
         titles = " and ".join(LAB_TITLES[lab] for lab in labs)
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
-    kinds = dict.fromkeys(type(cell) for side in (a, b) for measured in side.runs for cell in measured.cells)
-    tables = [_Table.of(kind, (a, b)) for kind in kinds]
-    compared = [cell for table in tables for cell in table.compared(false_share)]
+    if tables is None:
+        tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
+    both = [_BothSides.of(table, len(a.runs)) for table in tables]
+    compared = [cell for table in both for cell in table.compared(false_share)]
     first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
         experiment=runs[0].experiment,
@@ -288,7 +294,7 @@ def compare(a: Side, b: Side, false_share: float = FALSE_SHARE) -> Comparison:
         machines=machine_keys([run.run for run in a.runs], [run.run for run in b.runs]),
         settings=dict(_settings(a, b)),
         cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
-        alone=[cell for table in tables for cell in table.alone()],
+        alone=[cell for table in both for cell in table.alone()],
         came=tuple(_only(second, first)),
         went=tuple(_only(first, second)),
     )
@@ -352,61 +358,47 @@ def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, 
             yield finding
 
 
-_Key = tuple[Any, ...]
-_Values = Mapping[_Key, list[tuple[Any, ...]]]
-
-
 @dataclass(frozen=True)
-class _Table:
+class _BothSides:
     """The cells of one class on both sides.
 
     Attributes:
-        kind: the class.
-        labels: name → label; ``values``: name → value, those that are compared, first first.
+        table: of all runs.
         sides: of each, labels → the values of each of its runs that has the cell.
         words: labels → name of each → its words, but for labels that all cells share.
     """
 
-    kind: type
-    labels: Mapping[str, Label]
-    values: Mapping[str, Value]
-    sides: Sequence[_Values]
-    words: Mapping[_Key, Mapping[str, str]]
+    table: CellTable
+    sides: Sequence[Mapping[CellKey, Sequence[Mapping[str, Sample]]]]
+    words: Mapping[CellKey, Mapping[str, str]]
 
     @classmethod
-    def of(cls, kind: type, sides: Sequence[Side]) -> _Table:
-        labels = labels_of(kind)
-        runs = [[[cell for cell in run.cells if type(cell) is kind] for run in side.runs] for side in sides]
-        values = compared_values(kind, [cell for side in runs for cells in side for cell in cells])
-        tables: list[dict[_Key, list[tuple[Any, ...]]]] = [{} for _ in sides]
-        texts: dict[_Key, Sequence[str]] = {}
-        for table, side in zip(tables, runs, strict=True):
-            for cell in (cell for cells in side for cell in cells):
-                key = tuple(plain_label(mark, getattr(cell, name)) for name, mark in labels.items())
-                if key not in texts:
-                    texts[key] = [label_text(mark, getattr(cell, name)) for name, mark in labels.items()]
-                samples = tuple(sample_of(cell, name, said) for name, (_, said) in values.items())
-                table.setdefault(key, []).append(samples)
-        varied = [at for at in range(len(labels)) if len({key[at] for key in texts}) > 1] or range(len(labels))
-        names = list(labels)
+    def of(cls, table: CellTable, first: int) -> _BothSides:
+        """Of a table in which so many runs are those of the first side."""
+        sides = [
+            {key: [run[key] for run in runs if key in run] for key in dict.fromkeys(key for run in runs for key in run)}
+            for runs in (table.runs[:first], table.runs[first:])
+        ]
+        names, texts = list(table.labels), table.texts
+        varied = [at for at in range(len(names)) if len({key[at] for key in texts}) > 1] or range(len(names))
         words = {key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()}
-        return cls(kind, labels, {name: value for name, (value, _) in values.items()}, tables, words)
+        return cls(table, sides, words)
 
     def compared(self, false_share: float) -> Iterator[ComparedCell]:
         """Each figure of each cell that both sides have."""
         a, b = self.sides
-        shared, told = [key for key in a if key in b], set[_Key]()
-        for place, (name, value) in enumerate(self.values.items()):
-            both = {key: (_known(a[key], place), _known(b[key], place)) for key in shared}
+        shared, told = [key for key in a if key in b], set[CellKey]()
+        for name, value in self.table.values.items():
+            both = {key: (_known(a[key], name), _known(b[key], name)) for key in shared}
             measured = {key: samples for key, samples in both.items() if all(samples)}
             differing = self._differing(measured, false_share)
             for key, (first, second) in measured.items():
                 pooled, seen = (_pooled(first), _pooled(second)), differing.get(key)
                 ratio, low, high = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
                 yield ComparedCell(
-                    kind=self.kind.__name__,
-                    marks=self.labels,
-                    labels=dict(zip(self.labels, key, strict=True)),
+                    kind=self.table.kind,
+                    marks=self.table.labels,
+                    labels=dict(zip(self.table.labels, key, strict=True)),
                     texts=self.words[key],
                     figure=name,
                     value=value,
@@ -421,8 +413,8 @@ class _Table:
                 told.add(key)
 
     def _differing(
-        self, measured: Mapping[_Key, tuple[Sequence[Sample], Sequence[Sample]]], false_share: float
-    ) -> dict[_Key, Difference]:
+        self, measured: Mapping[CellKey, tuple[Sequence[Sample], Sequence[Sample]]], false_share: float
+    ) -> dict[CellKey, Difference]:
         """Of what is above 0. Cells that share their first word are a family: its share of false alarms is its own, and
         its cells say what to expect of each other; small families are one."""
         positive = [key for key, sides in measured.items() if all(at > 0 for side in sides for at, _ in side)]
@@ -439,41 +431,21 @@ class _Table:
         """The cells of one side only."""
         for own, other in (self.sides, self.sides[::-1]):
             for key in (key for key in own if key not in other):
-                figures = ((name, _known(own[key], place)) for place, name in enumerate(self.values))
-                name, samples = next(((name, samples) for name, samples in figures if samples), ("", []))
+                known = ((name, _known(own[key], name)) for name in self.table.values)
+                name, samples = next(((name, samples) for name, samples in known if samples), ("", []))
                 if samples:
-                    unit, value = self.values[name].unit, _pooled(samples).value
-                    labels = dict(zip(self.labels, key, strict=True))
-                    yield LoneCell(own is self.sides[0], labels, ", ".join(self.words[key].values()), name, unit, value)
+                    yield LoneCell(
+                        first=own is self.sides[0],
+                        labels=dict(zip(self.table.labels, key, strict=True)),
+                        words=", ".join(self.words[key].values()),
+                        figure=name,
+                        unit=self.table.values[name].unit,
+                        value=_pooled(samples).value,
+                    )
 
 
-def compared_values(kind: type, cells: Sequence[Any]) -> dict[str, tuple[Value, str]]:
-    """Name → a value that is compared, and the one that knows its ±: what is measured, and what is counted.
-
-    A rate that follows from the first of them stands in its place: the same, as people know it. What else follows from
-    others is said by them.
-    """
-    own = {name: value for name, value in values_of(kind).items() if value.better != "neither" and value.unit != "text"}
-    measured = [name for name in own if any(isinstance(getattr(cell, name), Summary) for cell in cells)]
-    stored = [name for name in own if name in {made.name for made in fields(kind)} and name not in measured]
-    chosen = {name: (own[name], name) for name in (*measured, *stored)}
-    rates = [name for name in own if name not in chosen and own[name].unit == "bytes/second"]
-    if rates and measured and own[measured[0]].unit == "seconds":
-        del chosen[measured[0]]
-        chosen = {rates[0]: (own[rates[0]], measured[0]), **chosen}
-    return chosen
-
-
-def sample_of(cell: Any, name: str, measured: str) -> Sample | None:
-    """A figure and how far another run's may be off; ``None`` where the cell has none."""
-    value, said = plain(getattr(cell, name)), getattr(cell, measured)
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return float(value), said.uncertainty if isinstance(said, Summary) else math.inf
-
-
-def _known(runs: Iterable[tuple[Sample | None, ...]], place: int) -> list[Sample]:
-    return [sample for run in runs if (sample := run[place]) is not None]
+def _known(runs: Iterable[Mapping[str, Sample]], name: str) -> list[Sample]:
+    return [run[name] for run in runs if name in run]
 
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:

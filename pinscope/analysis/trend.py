@@ -181,24 +181,17 @@ def step_words(step: Step, unit: str) -> str:
     return f"{change}from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
 
 
-def verdict(found: Trend) -> str:
+def verdict(trend: Trend) -> str:
     """One sentence."""
-    count, name = len(found.points), found.figure.name
-    if found.steps:
-        return f"{name}: {step_words(found.steps[-1], found.figure.unit)}."
+    count, name = len(trend.points), trend.figure.name
+    if trend.steps:
+        return f"{name}: {step_words(trend.steps[-1], trend.figure.unit)}."
     if count < LEAST_RUNS:
         return f"{name}: no step can be told from chance in fewer than {LEAST_RUNS} runs; there are {count}."
-    values = [point.value for point in found.points]
+    values = [point.value for point in trend.points]
     middle = median(values)
     far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""
-    return f"{name}: no step in {count} runs; {format_value(middle, found.figure.unit)}{far}."
-
-
-def heights(found: Trend) -> list[float]:
-    """From 1, the least value, to 8, the greatest: for a small chart of letters."""
-    values = [point.value for point in found.points]
-    low, high = min(values), max(values)
-    return [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
+    return f"{name}: no step in {count} runs; {format_value(middle, trend.figure.unit)}{far}."
 
 
 def known_value(figure: Quantity | None) -> float | None:

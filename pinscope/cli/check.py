@@ -27,12 +27,12 @@ from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
 from pinscope.cli.outcome import store_to_read
-from pinscope.cli.run import experiment_names, measure, parse_settings
+from pinscope.cli.run import Device, Lab, Quick, Settings, experiment_names, measure, parse_settings
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run, verdict_of
 from pinscope.probes.environment import capture_environment
-from pinscope.records.run import ExperimentRun, LabKind
+from pinscope.records.run import ExperimentRun
 from pinscope.report.baseline import (
     check_document,
     check_suffix,
@@ -106,12 +106,10 @@ def write(
     count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many runs of each.")] = BASELINE_RUNS,
     runs: Runs = None,
     trace: Trace = None,
-    lab: Annotated[LabKind | None, option("cuda|host", "Where to run; as of pinscope run.")] = None,
-    device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats.")] = False,
-    settings: Annotated[
-        list[str] | None, option("KEY=VALUE", "Change a parameter of the experiments; may be repeated.", "--set")
-    ] = None,
+    lab: Lab = None,
+    device: Device = 0,
+    quick: Quick = False,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a baseline from several runs on this machine: of each figure the median and how far the runs lie apart.
@@ -122,7 +120,11 @@ def write(
         raise BadInput("name experiments to run, or give --runs or --trace")
     requests = [Request(name, lab, device, quick, parse_settings(settings or ())) for name in experiments or ()]
     with store_to_read() as store:
-        measured = list(_all(store, runs, requests, trace, count))
+        measured = _taken(store, runs)
+        for request in requests:
+            measured += _run(store, request, count)
+        if trace:
+            measured += _trace(store, trace, count)
     baseline = baseline_of(measured)
     write_baseline(file, baseline)
     if as_json:
@@ -189,22 +191,21 @@ def against(
         check_suffix(output)
         check_new(output)
     with store_to_read() as store:
-        taken = grouped(_taken(store, runs), lambda one: subject(one.run))
+        taken = grouped(_taken(store, runs), lambda measured: subject(measured.run))
         checked = []
         for kept in baseline.experiments:
             if names := lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
-            new = None if runs else lambda more, kept=kept: list(_again(store, kept, trace, more, other_machine))
-            first = new(count) if new else taken.get(kept.subject, [])
+            first = taken.get(kept.subject) if runs else _again(store, kept, trace, count, other_machine)
             if not first:
                 complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
                 continue
             _refuse_another_machine(kept, first, other_machine)
-            again = []
-            if new and (fallen := suspects(kept, first, limit, wanted)):
+            again = list[Measured]()
+            if not runs and (fallen := suspects(kept, first, limit, wanted)):
                 complain(f"{len(fallen)} fell out: measured once more before they are blamed")
-                again = new(AGAIN * count)
+                again = _again(store, kept, trace, AGAIN * count, other_machine)
             checked.append(check(kept, first, again, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
@@ -250,27 +251,15 @@ def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
     return [measured for name in runs or () for measured in measured_runs(store, name)]
 
 
-def _all(
-    store: Store, runs: Sequence[str] | None, requests: Sequence[Request], trace: str | None, count: int
-) -> Iterator[Measured]:
-    """For a baseline: the runs that are there, and the new ones."""
-    yield from _taken(store, runs)
-    for request in requests:
-        yield from _run(store, request, count)
-    if trace:
-        yield from _trace(store, trace, count)
-
-
-def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> Iterator[Measured]:
+def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> list[Measured]:
     """Runs of what the baseline has, with its parameters; none of a program that nobody named."""
     run = kept.run
     if isinstance(run, ExperimentRun):
         request = Request(run.experiment, run.lab, run.device, run.quick, run.params)
         here = prepare(request, capture_environment())
         _refuse_another_machine(kept, [Measured(here, ())], other_machine)
-        yield from _run(store, request, count)
-    elif trace and kept.subject[0] == "trace":
-        yield from _trace(store, trace, count)
+        return list(_run(store, request, count))
+    return list(_trace(store, trace, count)) if trace and kept.subject[0] == "trace" else []
 
 
 def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:

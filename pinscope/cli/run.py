@@ -98,6 +98,27 @@ def experiment_names() -> list[tuple[str, str]]:
     return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (jobs.ALL, "All of them")]
 
 
+Lab = Annotated[
+    LabKind | None,
+    option(
+        "cuda|host",
+        "Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a "
+        "GPU if one can be used here.",
+    ),
+]
+Device = Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer sizes and repeats: seconds instead of minutes.")]
+Settings = Annotated[
+    list[str] | None,
+    option(
+        "KEY=VALUE",
+        "Change a parameter of the experiment, such as sizes=64KiB,1MiB, all_devices=off or "
+        "precision=2%; may be repeated.",
+        "--set",
+    ),
+]
+
+
 @app.command("run", cls=RunCommand)
 def run(
     experiment: Annotated[
@@ -109,27 +130,10 @@ def run(
             autocompletion=experiment_names,
         ),
     ],
-    lab: Annotated[
-        LabKind | None,
-        option(
-            "cuda|host",
-            "Where to run: on a GPU (cuda), or on the host model, which needs none. Default: on a "
-            "GPU if one can be used here.",
-        ),
-    ] = None,
-    device: Annotated[int, typer.Option(metavar="N", help="Number of the GPU, as nvidia-smi counts them.")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer sizes and repeats: seconds instead of minutes.")
-    ] = False,
-    settings: Annotated[
-        list[str] | None,
-        option(
-            "KEY=VALUE",
-            "Change a parameter of the experiment, such as sizes=64KiB,1MiB, all_devices=off or "
-            "precision=2%; may be repeated.",
-            "--set",
-        ),
-    ] = None,
+    lab: Lab = None,
+    device: Device = 0,
+    quick: Quick = False,
+    settings: Settings = None,
     name: Name = None,
     tag: Tags = None,
     as_json: AsJson = False,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pinscope.analysis.trend import heights, step_words, verdict
+from pinscope.analysis.trend import step_words, verdict
 from pinscope.cli.main import AsJson, option
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose, terminal_columns
 from pinscope.records.run import LAB_TITLES
@@ -51,14 +51,15 @@ def trend(
     first, last = course.points[0].run, course.points[-1].run
     days = f"{first.created_at:%Y-%m-%d} to {last.created_at:%Y-%m-%d}"
     print_line(f"{course.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
-    columns = terminal_columns() or UNKNOWN_COLUMNS
-    print_line(format_heights(heights(course)[-columns:]))
-    marks = ["▲" if place in {step.place for step in course.steps} else " " for place in range(len(course.points))]
-    if course.steps:
-        print_line("".join(marks[-columns:]).rstrip())
-    values = [point.value for point in course.points]
-    low, high = (format_value(value, course.figure.unit) for value in (min(values), max(values)))
-    print_line(f"{len(values)} run{'' if len(values) == 1 else 's'}, {low} to {high}")
+    values, columns = [point.value for point in course.points], terminal_columns() or UNKNOWN_COLUMNS
+    low, high = min(values), max(values)
+    heights = [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
+    print_line(format_heights(heights[-columns:]))
+    places = {step.place for step in course.steps}
+    if places:
+        print_line("".join("▲" if place in places else " " for place in range(len(values)))[-columns:].rstrip())
+    ends = " to ".join(format_value(value, course.figure.unit) for value in (low, high))
+    print_line(f"{len(values)} run{'' if len(values) == 1 else 's'}, {ends}")
     if course.steps:
         for step in course.steps:
             print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")

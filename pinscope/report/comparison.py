@@ -250,7 +250,7 @@ def after(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     differing = [cell for cell in firsts if cell.differs]
     yield from _cells(comparison, "What is better and worse", firsts if everything else differing, everything)
     others = [cell for cell in comparison.cells if not cell.is_first] if everything else further
-    yield from _cells(comparison, "Further figures of cells that are else the same", others, everything)
+    yield from _cells(comparison, "Further figures", others, everything)
     if not everything:
         once = [cell for cell in firsts if cell.verdict == "unknown"]
         once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))

@@ -51,38 +51,34 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     """
     find_reader(experiment)
     named = store.run(like) if like else None
-    with_recordings = named is not None and named.recording
-    runs = store.runs(experiment=experiment, status="done", recordings=with_recordings)
-    here = [run for run in runs if run.environment.machine_id == machine_id()]
-    model = named or next(iter(here or runs), None)
-    if model is None:
+    alike = series(store, experiment, recordings=named is not None and named.recording).get(experiment)
+    if not alike:
         raise BadInput(f"no finished run of {experiment}; make one: pinscope run {experiment}")
-    series = [run for run in runs if series_key(run) == series_key(model)]
-    if not series:
-        raise BadInput(f"run {model.id} is no finished run of {experiment}")
-    headlines = {run.id: _headline(store, run, figure) for run in series}
-    figures = {
-        run_id: next((own for own in headline if figure in (None, own.key)), None)
-        for run_id, headline in headlines.items()
-    }
-    points = [Point(run, value) for run in series if (value := known_value(figures[run.id])) is not None]
-    keys = list(dict.fromkeys(own.key for headline in headlines.values() for own in headline if own.key))
-    newest = next((figures[run.id] for run in series if known_value(figures[run.id]) is not None), None)
+    key = series_key(named or alike[0][-1])
+    runs = next((some for some in alike if series_key(some[0]) == key), None)
+    if runs is None:
+        raise BadInput(f"run {like} is no finished run of {experiment}")
+    headlines = [_headline(store, run, figure) for run in runs]
+    chosen = [next((own for own in headline if figure in (None, own.key)), None) for headline in headlines]
+    points = [
+        Point(run, value) for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None
+    ]
+    keys = list(dict.fromkeys(own.key for headline in headlines for own in headline if own.key))
+    newest = next((own for own in reversed(chosen) if own and known_value(own) is not None), None)
     if newest is None:
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")
-    without = [run.id for run in series if known_value(figures[run.id]) is None]
-    return TrendOfRuns(trend(newest, points), keys, len(runs) - len(series), without)
+    without = [run.id for run, own in zip(runs, chosen, strict=True) if known_value(own) is None]
+    return TrendOfRuns(trend(newest, points), keys, sum(map(len, alike)) - len(runs), without)
 
 
-def series(store: Store) -> dict[str, list[list[Run]]]:
-    """Experiment → the series of finished runs that were made here or imported, each from its oldest run on; the series
-    with the newest run first, those of this machine before others."""
+def series(store: Store, experiment: str | None = None, recordings: bool = False) -> dict[str, list[list[Run]]]:
+    """Experiment → the series of finished runs, each from its oldest run on; the series with the newest run first,
+    those of this machine before others. Recordings are left out, unless they are asked for."""
     known = {reader.name for reader in readers()}
-    runs = [run for run in store.each_run(status="done", recordings=False) if run.experiment in known]
-    runs.sort(key=lambda run: (run.created_at, run.id))
-    alike = sorted(
-        grouped(runs, lambda run: str(series_key(run))).values(), key=lambda some: some[-1].created_at, reverse=True
-    )
+    there = store.each_run(experiment=experiment, status="done", recordings=recordings)
+    runs = sorted((run for run in there if run.experiment in known), key=lambda run: (run.created_at, run.id))
+    alike = list(grouped(runs, lambda run: str(series_key(run))).values())
+    alike.sort(key=lambda some: some[-1].created_at, reverse=True)
     alike.sort(key=lambda some: some[-1].environment.machine_id != machine_id())
     return grouped(alike, lambda some: some[0].experiment)
 
@@ -101,22 +97,22 @@ def _headline(store: Store, run: Run, key: str | None) -> Sequence[Quantity]:
     return read_run(run, store.observations(run.id)).headline
 
 
-def trend_document(found: TrendOfRuns) -> dict[str, Any]:
+def trend_document(runs: TrendOfRuns) -> dict[str, Any]:
     """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys."""
-    shown = found.trend
-    first = shown.points[0].run
+    course = runs.trend
+    first = course.points[0].run
     return {
         "format": FORMAT,
-        "experiment": shown.experiment,
-        "figure": shown.figure.key,
-        "name": shown.figure.name,
-        "unit": shown.figure.unit,
+        "experiment": course.experiment,
+        "figure": course.figure.key,
+        "name": course.figure.name,
+        "unit": course.figure.unit,
         "lab": first.lab,
         "host": first.environment.host,
-        "verdict": verdict(shown),
+        "verdict": verdict(course),
         "runs": [
             {"id": point.run.id, "created_at": point.run.created_at.isoformat(), "value": point.value}
-            for point in shown.points
+            for point in course.points
         ],
         "steps": [
             {
@@ -127,8 +123,8 @@ def trend_document(found: TrendOfRuns) -> dict[str, Any]:
                 "ratio": step.ratio,
                 "changed": [asdict(key) for key in step.changed],
             }
-            for step in shown.steps
+            for step in course.steps
         ],
-        "other_runs": found.others,
-        "without_figure": list(found.without),
+        "other_runs": runs.others,
+        "without_figure": list(runs.without),
     }

@@ -79,11 +79,11 @@ def targets_of(pids: Iterable[int], with_children: bool) -> Targets:
         children = {pid: read_attachable(pid).value for pid in below if uses_cuda(pid)}
         left_out = [pid for pid, child in children.items() if child is None]
         chosen += [child for child in children.values() if child is not None and child.pid not in named]
-        users = [each for each in chosen if each.uses_cuda]
+        users = [process for process in chosen if process.uses_cuda]
         chosen = users or chosen  # a launcher only waits for those that it has started
-    for each in chosen:
-        check_machine(each)
-    if len({each.cupti for each in chosen} - {None}) > 1:
+    for process in chosen:
+        check_machine(process)
+    if len({process.cupti for process in chosen} - {None}) > 1:
         raise BadInput("these processes have loaded different libraries of CUPTI: attach to them one after the other")
     return Targets(chosen, left_out, with_children or not set(below) - set(named))
 
@@ -120,10 +120,12 @@ def trace_attached(
         Cancelled: somebody ended it before it began.
     """
     first = targets.processes[0]
-    setup = ask_cupti(environment.cuda_driver, next(filter(None, (each.cupti for each in targets.processes)), None))
+    setup = ask_cupti(
+        environment.cuda_driver, next(filter(None, (process.cupti for process in targets.processes)), None)
+    )
     params = TraceParams(
         program=first.command[1:],
-        attached=tuple(each.pid for each in targets.processes),
+        attached=tuple(process.pid for process in targets.processes),
         **asdict(scope),
         **pinned_rates(store, environment),
     )
@@ -252,8 +254,8 @@ class _Recording:
             tuple(_left_out(self._targets.left_out)),
             before_bytes=self._before_bytes,
             notes=(
-                *(f"Process {each.pid} ended, or became another program, while it was recorded." for each in gone),
-                *(f"The recorder had not left process {each.pid} after {LEAVE_SECONDS:g} s." for each in stuck),
+                *(f"Process {target.pid} ended, or became another program, while it was recorded." for target in gone),
+                *(f"The recorder had not left process {target.pid} after {LEAVE_SECONDS:g} s." for target in stuck),
             ),
         )
 
@@ -266,7 +268,7 @@ class _Recording:
         latest = time.monotonic() + LEAVE_SECONDS
         stuck = list(self._handed_over)
         while stuck and time.monotonic() < latest:
-            stuck = [each for each in stuck if self._is_in(each)]
+            stuck = [target for target in stuck if self._is_in(target)]
             time.sleep(_PAUSE_SECONDS if stuck else 0)
         return stuck
 

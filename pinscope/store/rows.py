@@ -68,7 +68,7 @@ class StoredRows(Sequence[tables.StoredRow]):
     def lines(self) -> Iterator[bytes]:
         """The JSON of the rows as it is stored, a line each, some thousands at a time; fewer where rows are missing."""
         for first in range(0, self._count, LINES):
-            yield b"\n".join(line for _, line in self._stored_lines(first, min(LINES, self._count - first)))
+            yield self._text(first, min(LINES, self._count - first))
 
     def characters(self) -> int:
         """Of the JSON of all these rows, about, as they are stored."""
@@ -107,12 +107,18 @@ class StoredRows(Sequence[tables.StoredRow]):
                 if begin <= number < begin + count:
                     yield number, line
 
-    def _stored_lines(self, first: int, count: int) -> list[tuple[int, bytes]]:
-        query = select(tables.OBSERVATIONS.c.sequence, cast(tables.OBSERVATIONS.c.row, Text))
-        query = query.where(*self._among(first, count)).order_by(tables.OBSERVATIONS.c.sequence)
+    def _text(self, first: int, count: int) -> bytes:
+        """The lines of rows; one text, as an object a row takes longer."""
+        row = cast(tables.OBSERVATIONS.c.row, Text).label("row")
+        query = select(tables.OBSERVATIONS.c.sequence, row).where(*self._among(first, count))
+        query = query.order_by(tables.OBSERVATIONS.c.sequence)
+        rows = query.subquery()
         with self._reading() as connection:
-            rows = [(number, text.encode("utf-8", "surrogatepass")) for number, text in connection.execute(query)]
-            return rows if len(rows) == count else sorted([*rows, *self._packed(connection, first, count)])
+            text, known = connection.execute(select(func.aggregate_strings(rows.c.row, "\n"), func.count())).one()
+            if known == count:
+                return (text or "").encode("utf-8", "surrogatepass")
+            alone = [(number, line.encode("utf-8", "surrogatepass")) for number, line in connection.execute(query)]
+            return b"\n".join(line for _, line in sorted([*alone, *self._packed(connection, first, count)]))
 
     def _read(self, first: int, count: int) -> list[tables.StoredRow]:
         query = select(tables.OBSERVATIONS.c.sequence, tables.OBSERVATIONS.c.row).where(*self._among(first, count))

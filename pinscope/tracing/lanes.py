@@ -202,7 +202,7 @@ class Lanes:
             for place in range(_TOGETHER, end, _TOGETHER):
                 self._note(thread, stack, self._range_now(), words[place:end].tobytes())
             for place in range(0, end, _WORDS):
-                self._look(stack, *words[place : place + 2], tuple(words[place + 6 : place + _WORDS]))
+                self._look(stack, words[place], words[place + 1], tuple(words[place + 6 : place + _WORDS]))
 
     def _look(self, stack: int, correlation: int, number: int, copied: tuple[int, int, int]) -> None:
         """At what a call has carried."""

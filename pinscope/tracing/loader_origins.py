@@ -50,7 +50,7 @@ class Loaders:
         is_large: whether a tensor's copies are worth it.
     """
 
-    def __init__(self, module: Any, is_large: Callable[[Any], bool]) -> None:
+    def __init__(self, module: Any, is_large: Callable[[Any], bool | None]) -> None:
         self._tensor: Any = sys.modules["torch"].Tensor
         self._is_large = is_large
         self._origins: WeakKeyDictionary[Any, tuple[Recorder, int]] = WeakKeyDictionary()

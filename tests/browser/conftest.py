@@ -173,7 +173,7 @@ def new_page(tab: tuple[Page, Watched], serve: Serve, dashboard: Served) -> Iter
 
     def new_page(width: int = 1400, scheme: Literal["light", "dark"] = "light") -> Page:
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # what moves is drawn again and again
         return page
 
     yield new_page

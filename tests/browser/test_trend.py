@@ -20,5 +20,3 @@ def test_a_step_is_named_and_the_address_keeps_the_series(page: Page, dashboard:
     page.get_by_role("option", name=re.compile("1 run ")).click()
     page.wait_for_url("**series=quick**")
     expect(page.get_by_text("has no figure to follow")).to_be_visible()
-    page.reload()
-    expect(page.get_by_text("has no figure to follow")).to_be_visible()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-from pinscope.experiments.registry import read_run
 from pinscope.records.run import Reading
-from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
+from pinscope.report.facts import Document, open_document
+from pinscope.store.attachments import attached_by
+from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_runs, recording_name
 
 RECORDED = {recording_name(run): run for run in recorded_runs()}
 
 
 @cache
+def document(name: str) -> Document:
+    """What a recording's reports are made from."""
+    run = RECORDED[name]
+    return open_document(run, recorded_observations(run.id), attached=attached_by(run, recorded_parts))
+
+
 def reading(name: str) -> Reading:
     """What a recording tells."""
-    return read_run(RECORDED[name], recorded_observations(RECORDED[name].id))
+    return document(name).reading

@@ -19,7 +19,9 @@ EVERY = 10_000
 def test_crash_points(campaign: Campaign, forks: Forks, tmp_path: Path) -> None:
     with disks(tmp_path) as fresh:
         for operation in OPERATIONS if WHOLE else (OPERATIONS[-1], campaign.random().choice(OPERATIONS[:-1])):
-            for program in (None, WORKER) if operation.name == "run" else (None,):
+            # Of a sample, the worker of a run is killed, and the command of another operation.
+            programs = ((None, WORKER) if WHOLE else (WORKER,)) if operation.name == "run" else (None,)
+            for program in programs:
                 _kill_at_each(campaign, Attack(forks, fresh, operation, program))
 
 

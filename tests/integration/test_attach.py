@@ -74,7 +74,7 @@ def attached(tmp_path: Path, *arguments: str | int, seconds: float = 0.3) -> tup
 
 
 @may_attach
-@pytest.mark.parametrize("times", [5, 20])
+@pytest.mark.parametrize("times", [2, 20])
 def test_figures_are_those_of_a_whole_trace_and_the_program_is_as_before(times: int, tmp_path: Path) -> None:
     moments, stop = tmp_path / "moments", tmp_path / "stop"
     stop.touch()

@@ -21,8 +21,7 @@ from pinscope.report.write import run_document, write_report
 from pinscope.store.bundle import read_bundle
 from tests.data import synthetic
 
-# A browser of its own, beside the one that drives the dashboard: either has minutes to do.
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("reports")]
+pytestmark = pytest.mark.browser
 
 PAPER_WIDTH, SMALL_WIDTH = 680, 600
 """Pixels between the margins of an A4 page, and of a chart before it is made smaller, as the page's script has them."""

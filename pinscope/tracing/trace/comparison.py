@@ -62,36 +62,56 @@ def _name(row: Row) -> tuple[str, str]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """The line that went, or that changed most, and what the program takes without it.
+    """The lines that went, or the one that changed most, and what that saved.
 
     A program that was traced once a side is as long as that run was: what a line costs counts from a hundredth of it
-    on, of what both have that much more or less.
+    on, of what both have that much more or less. Of several traces a side, what these do not tell apart is the same.
     """
     whole = next(
         (cell for cell in comparison.cells if cell.kind == ProgramCell.__name__ and cell.figure == "seconds"), None
     )
     if whole is None:
         return "Nothing was recorded that could be compared."
-    seconds = f"{format_seconds(whole.b.value)} instead of {format_seconds(whole.a.value)}"
-    changes = sorted(_changes(comparison), key=lambda change: -abs(change[0]))
-    least = WORTH * whole.a.value
-    saves = whole.b.value <= whole.a.value
-    fitting = [words for change, words in changes if abs(change) >= least and (change < 0) == saves]
-    if not fitting:
+    a, b = whole.a.value, whole.b.value
+    seconds = f"{format_seconds(b)} instead of {format_seconds(a)}"
+    if whole.verdict == "same" and a != b:
+        return f"The traces do not tell the program's times apart: {seconds}."
+    changes = [change for change in _changes(comparison) if _fits(change, a, b)]
+    if not changes:
         return f"No line changed by more than a hundredth of the time: {seconds}."
-    return f"{fitting[0]}: the program takes {seconds}."
+    first, *others = sorted(changes, key=lambda change: -abs(change.seconds))
+    alike = [other for other in others if other.word and other.word == first.word]
+    cost = format_seconds(abs(first.seconds + sum(other.seconds for other in alike)))
+    words = f"{first.words}{f' (and {len(alike)} more)' if alike else ''}"
+    if first.word:
+        words = f"{first.word} {'are' if alike else 'is'} {words}, which cost {cost}"
+    return f"{words}: the program takes {seconds}, {format_seconds(abs(a - b))} {'less' if b <= a else 'more'}."
 
 
-def _changes(comparison: Comparison) -> Iterator[tuple[float, str]]:
-    """By how many seconds a line costs more, and what became of it."""
+@dataclass(frozen=True)
+class _Change:
+    """A line that costs so much more, or less; ``word``: whether it is gone, or new."""
+
+    seconds: float
+    words: str
+    word: str = ""
+
+
+def _fits(change: _Change, before: float, after: float) -> bool:
+    """Whether a change is worth to be named, and goes the way of the whole program."""
+    return abs(change.seconds) >= WORTH * before and (change.seconds < 0) == (after <= before)
+
+
+def _changes(comparison: Comparison) -> Iterator[_Change]:
     for lone in comparison.alone:
         if "text" in lone.labels:
-            cost, word = format_seconds(lone.value), "Gone" if lone.first else "New"
-            yield (-lone.value if lone.first else lone.value), f"{word} is {_line(lone.labels)}, which cost {cost}"
+            yield _Change(
+                -lone.value if lone.first else lone.value, _line(lone.labels), "Gone" if lone.first else "New"
+            )
     for cell in comparison.firsts:
-        if "text" in cell.labels:
+        if "text" in cell.labels and cell.verdict != "same":
             costs = f"costs {format_seconds(cell.b.value)} instead of {format_seconds(cell.a.value)}"
-            yield cell.b.value - cell.a.value, f"{_line(cell.labels)} {costs}"
+            yield _Change(cell.b.value - cell.a.value, f"{_line(cell.labels)} {costs}")
 
 
 def _line(labels: Mapping[str, str]) -> str:

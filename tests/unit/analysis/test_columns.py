@@ -11,9 +11,12 @@ import pytest
 from pinscope.analysis import columns as module
 from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.columns import Columns, parsed
+from pinscope.errors import BadInput
 from pinscope.experiments.registry import EXPERIMENTS, checked_rows, find, measured_run, read_run
 from pinscope.records.run import Run
 from pinscope.store.recordings import recorded_observations, recorded_runs
+
+pytestmark = pytest.mark.xdist_group("readings")  # recordings are read from their bundles once
 
 
 class AsStored(list[Mapping[str, Any]]):
@@ -53,7 +56,12 @@ def test_a_recording_reads_alike_by_rows_and_by_columns(run: Run, few: None) -> 
 
 
 BANDWIDTH = find("bandwidth").kind.Observation
-ROW = dict(recorded_observations(smallest("bandwidth").id)[0])
+
+
+@pytest.fixture
+def row() -> dict[str, Any]:
+    """Of bandwidth."""
+    return recorded_observations(smallest("bandwidth").id)[0]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +83,22 @@ ROW = dict(recorded_observations(smallest("bandwidth").id)[0])
     ],
     ids=str,
 )
-def test_a_row_that_does_not_fit_among_many_leaves_all_to_be_read_one_by_one(change: dict[str, Any], few: None) -> None:
-    assert parsed(BANDWIDTH, AsStored([ROW] * 20)) is not None
-    assert parsed(BANDWIDTH, AsStored([*[ROW] * 9, ROW | change, *[ROW] * 10])) is None
+def test_a_row_that_does_not_fit_among_many_leaves_all_to_be_read_one_by_one(
+    change: dict[str, Any], row: dict[str, Any], few: None
+) -> None:
+    assert parsed(BANDWIDTH, AsStored([row] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[row] * 9, row | change, *[row] * 10])) is None
+
+
+def test_a_row_that_lacks_what_may_be_unknown_but_must_be_said_leaves_all_to_be_read_one_by_one(
+    row: dict[str, Any], few: None
+) -> None:
+    said = row | {"d2h_seconds": None}
+    lacking = {name: value for name, value in said.items() if name != "d2h_seconds"}
+    assert parsed(BANDWIDTH, AsStored([said] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[said] * 9, lacking, *[said] * 10])) is None
+    with pytest.raises(BadInput, match="d2h_seconds"):
+        checked_rows("bandwidth", AsStored([*[said] * 9, lacking, *[said] * 10]))
 
 
 def test_rows_that_lack_what_their_kind_needs_are_left_to_be_read_one_by_one(few: None) -> None:
@@ -90,17 +111,17 @@ def test_rows_that_lack_what_their_kind_needs_are_left_to_be_read_one_by_one(few
 
 @pytest.mark.parametrize("name", ["COMBINATIONS_READ", "ROWS_READ", "DEVICES_READ"])
 def test_more_than_a_reading_rests_on_is_left_to_be_read_one_by_one(
-    name: str, few: None, monkeypatch: pytest.MonkeyPatch
+    name: str, row: dict[str, Any], few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = AsStored([ROW | {"device": number} for number in range(9)])
+    many = AsStored([row | {"device": number} for number in range(9)])
     assert parsed(BANDWIDTH, many) is not None
     monkeypatch.setattr(module, name, 8)
     assert parsed(BANDWIDTH, many) is None
 
 
-def test_rows_that_are_missing_are_not_read_as_columns(few: None) -> None:
+def test_rows_that_are_missing_are_not_read_as_columns(row: dict[str, Any], few: None) -> None:
     class Missing(AsStored):
         def __len__(self) -> int:
             return 21
 
-    assert parsed(BANDWIDTH, Missing([ROW] * 20)) is None
+    assert parsed(BANDWIDTH, Missing([row] * 20)) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from pinscope.experiments.registry import (
 )
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from tests.data import synthetic, synthetic_timeline
-from tests.data.senseless import VALUES, senseless, subject
 
 
 @pytest.mark.parametrize(
@@ -93,16 +91,6 @@ def test_rows_that_no_timeline_has_are_refused(changes: dict[str, Any], complain
     for use in (read_run, draw_run):
         with pytest.raises(BadInput, match=f"these are not observations of timeline: {complaint}"):
             use(synthetic_timeline.run(), rows)
-
-
-def test_figures_that_make_no_sense_are_refused_in_one_line() -> None:
-    """Whatever number or missing value a bundle brings: a reading, or one line that says what is wrong."""
-    for name in [reader.name for reader in readers()]:
-        for value in VALUES:
-            run, rows = subject(name)
-            for _, wrong in senseless(rows, value):
-                with suppress(BadInput):
-                    read_run(run, wrong)
 
 
 def test_a_fault_in_a_reading_is_not_laid_at_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,29 @@ from pinscope.report.facts import open_document
 from pinscope.report.html import CONTENT_SECURITY_POLICY
 from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
+from tests.data.recorded import reading
 from tests.unit.recordings.raw import recordings
 from tests.unit.store.runs import new_run
 
 MEASURED = list({run.experiment: run for run in recorded_runs() if isinstance(run, ExperimentRun)}.values())
 """One recording of each experiment."""
 KEPT = [run for run in recorded_runs() if not isinstance(run, ExperimentRun)]
+recorded = cache(pinscope.open)
+"""A recording, whose rows and cells are made once."""
 WORDS = {"bytes": "bytes", "seconds": "seconds", "bytes/second": "bytes_per_second", "share": "share", "ratio": "ratio"}
 """Unit → what stands for it in a name."""
 
 
-def declared(run: Run) -> type:
-    return type(cells_of(run, recorded_observations(run.id))[0])
+@cache
+def declared(run_id: str) -> Any:
+    """The first cell of a recording, of the type that its experiment declares."""
+    return cells_of(recorded(run_id).record, recorded(run_id).observations[:600])[0]
 
 
+@pytest.mark.xdist_group("readings")
 def test_cells_have_units_in_their_names_and_the_figures_of_the_run_s_own_table() -> None:
     for run in MEASURED:
-        opened, kind = pinscope.open(run.id), declared(run)
+        opened, kind = recorded(run.id), type(declared(run.id))
         columns = list(opened.cells.columns)
         assert columns[: len(labels_of(kind))] == list(labels_of(kind))
         assert set(values_of(kind)) <= set(columns)
@@ -46,7 +53,7 @@ def test_cells_have_units_in_their_names_and_the_figures_of_the_run_s_own_table(
         if run.experiment == "scatter":
             continue
         titles = {value.title: name for name, value in values_of(kind).items()}
-        table = max(opened.reading.tables, key=lambda table: len(titles.keys() & set(table.columns)))
+        table = max(reading(recording_name(run)).tables, key=lambda table: len(titles.keys() & set(table.columns)))
         shared = [title for title in titles if title in table.columns]
         read = pd.DataFrame(table.rows, columns=table.columns)[shared].map(plain)
         made = opened.cells[[titles[title] for title in shared]].map(plain)
@@ -60,8 +67,9 @@ def plain(value: Any) -> str:
 
 def medians(run: Run) -> dict[str, tuple[list[str], pd.Series[Any]]]:
     """Of values that are the median of a field of the rows: name → labels, and what pandas makes of the plain files."""
-    kind, first = declared(run), cells_of(run, recorded_observations(run.id))[0]
-    rows = next(recorded.counted for recorded in recordings() if recorded.run["id"] == run.id)
+    first = declared(run.id)
+    kind = type(first)
+    rows = next(raw.counted for raw in recordings() if raw.run["id"] == run.id)
     labels: Sequence[str] = [name for name in labels_of(kind) if name in kind.__dataclass_fields__]
     fields = {name: value.row or name for name, value in values_of(kind).items()}
     rows = rows[rows["kind"] == "move"] if run.experiment == "scatter" else rows
@@ -79,6 +87,7 @@ def medians(run: Run) -> dict[str, tuple[list[str], pd.Series[Any]]]:
     }
 
 
+@pytest.mark.xdist_group("readings")
 def test_medians_are_those_that_pandas_makes_of_the_rows() -> None:
     for experiment, at_least in [
         ("access", 2),
@@ -88,7 +97,7 @@ def test_medians_are_those_that_pandas_makes_of_the_rows() -> None:
         ("scatter", 1),
     ]:
         run = next(run for run in MEASURED if run.experiment == experiment)
-        computed, cells = medians(run), pinscope.open(run.id).cells
+        computed, cells = medians(run), recorded(run.id).cells
         assert len(computed) >= at_least
         for name, (labels, expected) in computed.items():
             made = cells.set_index(labels)[name].dropna()

@@ -11,6 +11,7 @@ import pytest
 from pinscope.analysis.read_rows import ReadRows
 from pinscope.experiments.registry import find_reader, read_run
 from pinscope.records.run import parse_run
+from tests.data.recorded import RECORDED, reading
 from tests.unit.recordings.raw import Recorded, recordings
 
 PARTS = {
@@ -36,7 +37,11 @@ def named(experiment: str) -> list[Recorded]:
 
 
 def check(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    verdict = read_run(parse_run(recorded.run), rows).verdict
+    return checked(read_run(parse_run(recorded.run), rows).verdict)
+
+
+def checked(verdict: str | None) -> str | None:
+    """The verdict, which reads as one."""
     if verdict is not None:
         assert SENTENCE.fullmatch(verdict), verdict
         assert len(verdict) <= LONGEST, verdict
@@ -45,9 +50,10 @@ def check(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> str | None:
     return verdict
 
 
+@pytest.mark.xdist_group("readings")
 def test_every_recording_has_a_verdict_of_one_short_sentence() -> None:
-    for recorded in recordings():
-        assert check(recorded, recorded.observations) is not None
+    for name in RECORDED:
+        assert checked(reading(name).verdict) is not None
 
 
 @pytest.mark.parametrize("experiment", PARTS)

@@ -14,7 +14,7 @@ from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.data.quoted_figures import QUOTED, renewed
-from tests.data.recorded import RECORDED, reading
+from tests.data.recorded import RECORDED, document, reading
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[3]
@@ -113,7 +113,7 @@ def test_verdicts_and_the_figures_that_pages_quote_are_what_this_version_reads()
     """scripts/write-verdicts writes both."""
     readings = {name: reading(name) for name in RECORDED}
     for name, run in RECORDED.items():
-        assert len(recordings.recorded_observations(run.id)) == run.observations > 0
+        assert len(document(name).rows) == run.observations > 0
         assert run.verdict is not None
         assert run.verdict == readings[name].verdict
     assert len(readings) == len(recordings.recorded_runs())

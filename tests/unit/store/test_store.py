@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
+from pinscope.store import store as store_module
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
@@ -239,6 +240,17 @@ def test_observations_come_back_in_order_and_bit_by_bit(store: Store) -> None:
     store.append(run.id, rows[:5])
     store.append(run.id, rows[5:])
     assert [repr(row) for row in store.observations(run.id)] == [repr(row) for row in rows]
+
+
+def test_the_json_of_observations_comes_in_their_order_batch_by_batch(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LINES", 4)
+    run, rows = store.add(new_run()), new_rows(10)
+    store.append(run.id, rows)
+    batches = [text.splitlines() for text in store.observations(run.id).lines()]
+    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert [json.loads(line) for batch in batches for line in batch] == rows
 
 
 def test_appending_counts(store: Store) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pinscope.analysis.baseline import flattened
-from pinscope.analysis.cells import NO_LABEL, Better, Label, Value, label_text, labels_of, values_of
+from pinscope.analysis.cell_tables import cell_tables
+from pinscope.analysis.cells import NO_LABEL, Better, Label, Value
 from pinscope.analysis.columns import Columns
 from pinscope.analysis.comparison import Measured
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import Row
 from pinscope.records.base import LAYOUT_CHARACTERS, MOST_FIGURES, Record
 from pinscope.records.run import RunFigures
 
@@ -89,30 +89,28 @@ class Figure:
 def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
     """The figures of a run; ``None`` of one without any, or with more than are kept."""
     kinds, values = list[CellNames](), list[float | None]()
-    for kind, cells in grouped(flattened([measured])[0].cells, type).items():
-        labels, marks = labels_of(kind), values_of(kind)
-        used = {name: list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in labels}
+    for table in cell_tables([measured.cells]):
+        (cells,) = table.runs
+        words = [
+            {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
+        ]  # of each label, what it may be
+        used = [list(each) for each in words]
         kinds.append(
             CellNames(
-                kind=kind.__name__,
+                kind=table.kind,
                 labels=tuple(
-                    LabelNames(
-                        name=name,
-                        title=mark.title,
-                        unit=mark.unit,
-                        values=tuple((label, label_text(mark, label)) for label in used[name]),
-                    )
-                    for name, mark in labels.items()
+                    LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(said.items()))
+                    for (name, mark), said in zip(table.labels.items(), words, strict=True)
                 ),
                 figures=tuple(
                     FigureName(name=name, title=mark.title, unit=mark.unit, better=mark.better)
-                    for name, mark in marks.items()
+                    for name, mark in table.values.items()
                 ),
-                cells=tuple(tuple(used[name].index(getattr(cell, name)) for name in labels) for cell in cells),
+                cells=tuple(tuple(map(list.index, used, key)) for key in cells),
             )
         )
-        figures = (getattr(cell, name) for cell in cells for name in marks)
-        values += [None if figure is None else float(f"{figure.median:.{DIGITS}g}") for figure in figures]
+        samples = (cell.get(name) for cell in cells.values() for name in table.values)
+        values += [None if sample is None else float(f"{sample[0]:.{DIGITS}g}") for sample in samples]
     layout = Layout(kinds=tuple(kinds)).model_dump_json()
     if not values or len(values) > MOST_FIGURES or len(layout) > LAYOUT_CHARACTERS:
         return None

@@ -24,6 +24,7 @@ from distributed import Client, Scheduler, Security, SpecCluster
 
 from pinscope.errors import BadInput, NotPossible
 from pinscope.fleet.worker import QUIET
+from pinscope.probes.process import ending_with_this
 from pinscope.text import error_line
 
 CONNECT_SECONDS = 10.0
@@ -83,6 +84,7 @@ class Started:
                     stdout=subprocess.DEVNULL,
                     stderr=file,
                     start_new_session=True,  # Ctrl-C reaches the command line only, which ends all in order
+                    preexec_fn=ending_with_this(),  # noqa: PLW1509 - it only makes calls of the system
                 )
         except OSError as error:
             self._problem = f"{launch.command[0]}: {error.strerror}"

@@ -10,7 +10,6 @@ import json
 import secrets
 import shlex
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,4 +115,4 @@ def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
 
 
 def _started_by(python: str | None) -> list[str]:
-    return [python or sys.executable, "-P", "-m", _MODULE]
+    return [python or isolation.command(_MODULE)[0], "-P", "-m", _MODULE]

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
-from pinscope.store import store as store_module
+from pinscope.store import rows as rows_module
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
@@ -245,7 +245,7 @@ def test_observations_come_back_in_order_and_bit_by_bit(store: Store) -> None:
 def test_the_json_of_observations_comes_in_their_order_batch_by_batch(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "LINES", 4)
+    monkeypatch.setattr(rows_module, "LINES", 4)
     run, rows = store.add(new_run()), new_rows(10)
     store.append(run.id, rows)
     batches = [text.splitlines() for text in store.observations(run.id).lines()]

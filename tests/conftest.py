@@ -86,6 +86,7 @@ RELEASE = (
     "integration/test_cli.py::test_cancelling_stops",
     "integration/test_exporter.py::test_a_real_prometheus",
     "integration/test_fleet.py::test_a_lost_host",
+    "integration/test_fleet_scale.py",
     "integration/test_fleet.py::test_of_eight",
     "integration/test_fleet.py::test_what_a_host",
     "integration/test_fleet_launchers.py",

@@ -83,6 +83,20 @@ def machine_keys(a: Sequence[Run], b: Sequence[Run]) -> MachineKeys:
     return MachineKeys(different, same, unknown)
 
 
+_OWN = frozenset({"host", MACHINE, "gpu.uuid", "gpu.pci_bus_id", "gpu.index", "pinscope_commit"})
+"""Keys that tell a machine or a GPU from others that are like it."""
+
+
+def surroundings(run: Run) -> dict[str, str]:
+    """What is known of a run's machine, but for what it alone has: each key as text."""
+    return {key: text for key, text in _flat(run).items() if key not in _OWN}
+
+
+def key_title(key: str) -> str:
+    """What people call a key."""
+    return _TITLES.get(key, key)
+
+
 def _flat(run: Run) -> dict[str, str]:
     """Each key that is known, as text; of the GPUs that which was measured."""
     fields = run.environment.model_dump()
@@ -92,8 +106,8 @@ def _flat(run: Run) -> dict[str, str]:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping | list | tuple):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, inner in items:
             if name not in _FLEETING:
                 yield from _leaves(inner, f"{path}.{name}".lstrip("."))

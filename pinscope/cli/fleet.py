@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinscope.cli.fleet_view import baseline, outliers, show
 from pinscope.cli.main import AsJson, duration, option
 from pinscope.cli.outcome import progress_shown
 from pinscope.cli.run import experiment_names, parse_settings
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
 )
+
+
+app.command("show", short_help="Which GPUs are worse than others like them, in what, and why.")(show)
+app.command("outliers", short_help="Only who is worse, a line each; for cron.")(outliers)
+app.add_typer(baseline, name="baseline")
 
 
 @app.callback()

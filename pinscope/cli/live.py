@@ -36,7 +36,7 @@ from pinscope.cli.live_view import (
     tail,
     whole,
 )
-from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids
+from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids, option
 from pinscope.cli.outcome import print_findings
 from pinscope.errors import BadInput
 from pinscope.live.findings import snapshot_findings, who
@@ -110,8 +110,20 @@ def live(
         ),
     ] = False,
     gpus: Gpus = True,
+    hosts: Annotated[
+        str | None,
+        option(
+            "ADDRESSES",
+            "Show these hosts instead, by comma, such as node1:10435,node2: what their `pinscope exporter` says.",
+            "--hosts",
+        ),
+    ] = None,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
+    if hosts is not None:
+        from pinscope.cli.live_hosts import show_hosts
+
+        return show_hosts(hosts, once, as_json, interval)
     pids = checked_pids(pid)
     source_of = open_source(probe=probe, gpus=gpus, interval_seconds=interval, copies_of=pids)
     with terminal.Stop() as stop, source_of as source:

@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from pinscope.cli.main import AsJson, RunId, RunIds, duration, option, output_option
+from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, duration, option, output_option
 from pinscope.cli.outcome import print_run, store_to_read
 from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
 from pinscope.cli.trend import trend
@@ -26,6 +27,7 @@ from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
+from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun, checked_labels
 from pinscope.text import one_line, visible
@@ -297,28 +299,51 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
         print_line(f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}")
 
 
-@app.command("delete", short_help="Delete a run and its observations.")
+@app.command("delete", short_help="Delete a run and its observations, or all that are older than some days.")
 def delete(
-    run_id: RunId,
+    run_id: MaybeRunId = None,
+    older_than: Annotated[
+        str | None,
+        option("AGE", "Delete all runs that began longer ago, such as 90d; starred ones stay.", "--older-than"),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a run and its observations. A run that is still going must be cancelled first. The recorded runs that ship
     with PinScope cannot be deleted."""
+    age = duration("--older-than", older_than)
+    if (run_id is None) == (age is None):
+        raise BadInput("name a run, or give --older-than, such as --older-than 90d")
     with Store() as store:
         reconcile(store)
+        if age is not None:
+            _delete_old(store, age, yes, as_json)
+            return
         try:
-            run = store.run(run_id)
+            run = store.run(str(run_id))
         except StoreFailed:
             run = None  # this very run cannot be read: its whole id will do
-        whole_id = run.id if run else run_id
+        whole_id = run.id if run else str(run_id)
         if not yes:
-            _ask(whole_id, f"{run.experiment}, {run.observations} observations" if run else "cannot be read")
+            what = f"{run.experiment}, {run.observations} observations" if run else "cannot be read"
+            _ask(f"run {whole_id}", what)
         store.delete(whole_id)
     if as_json:
         print_json({"deleted": whole_id})
     else:
         print_line(f"Deleted run {whole_id}.")
+
+
+def _delete_old(store: Store, age: float, yes: bool, as_json: bool) -> None:
+    begin = datetime.now(UTC) - timedelta(seconds=age)
+    ids = store.older_than(begin)
+    if ids and not yes:
+        _ask(f"{len(ids):,} runs", f"those that began before {begin:%Y-%m-%d %H:%M} UTC")
+    count = store.delete_many(ids)
+    if as_json:
+        print_json({"deleted": count})
+    else:
+        print_line(f"Deleted {count:,} runs that began before {begin:%Y-%m-%d %H:%M} UTC.")
 
 
 def report(
@@ -374,7 +399,8 @@ def export_runs(
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
-        write_bundle(output, [(run, source.observations(run.id)) for run in runs], source.parts)
+        whole = runs if anonymous else [with_figures(store, run) for run in runs]
+        write_bundle(output, [(run, source.observations(run.id)) for run in whole], source.parts)
     _say_written(output, runs, as_json)
 
 
@@ -383,7 +409,7 @@ def import_runs(
     as_json: AsJson = False,
 ) -> None:
     """Read the runs of a bundle into the database: all of them, or none if one is damaged."""
-    with open_bundle(bundle) as opened, Store() as store:
+    with open_bundle(bundle, whole=False) as opened, Store() as store:
         reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
         outcome = asdict(store.import_runs(opened.items(), opened.parts))
     if as_json:
@@ -418,8 +444,8 @@ def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
         print_line(f"Wrote {file} ({format_bytes(size)}): {', '.join(run.id for run in runs)}.")
 
 
-def _ask(run_id: str, what: str) -> None:
+def _ask(name: str, what: str) -> None:
     if not sys.stdin.isatty():
-        raise BadInput(f"run {run_id} would be deleted for good; add --yes to do so without being asked")
-    if not typer.confirm(visible(f"Delete run {run_id} ({what}) for good?"), err=True):
-        raise BadInput(f"run {run_id} was not deleted")
+        raise BadInput(f"{name} would be deleted for good; add --yes to do so without being asked")
+    if not typer.confirm(visible(f"Delete {name} ({what}) for good?"), err=True):
+        raise BadInput(f"{name} was not deleted")

@@ -72,6 +72,14 @@ TREND = PageEntry(
     "check",
     "Since when is it slower? A figure over all runs of a machine, where it steps, and what changed there.",
 )
+FLEET = PageEntry(
+    _FOLDER / "fleet.py",
+    "Fleet",
+    ":material/hub:",
+    "fleet",
+    "Are all hosts as they should be? Each GPU is held against others like it; one that is worse is named once two of "
+    "its runs agree.",
+)
 PLAN = PageEntry(
     _FOLDER / "plan.py",
     "Plan",
@@ -90,5 +98,5 @@ TRACES = PageEntry(
     "A trace runs the program as it is and answers line by line.",
 )
 
-PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, COMPARE, TREND, PLAN)
+PAGES = (HOME, NOW, EXPERIMENTS, TRACES, RUNS, COMPARE, TREND, FLEET, PLAN)
 """In the order of the navigation; the dashboard opens on the first."""

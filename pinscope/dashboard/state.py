@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import streamlit as st
 
+from pinscope.analysis.outliers import Fleet
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
@@ -18,10 +19,12 @@ from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.comparison import Compared, compare_runs
 from pinscope.report.facts import Document, called, open_document
+from pinscope.report.fleet import read_fleet
 from pinscope.report.trend import TrendOfRuns, figures, trend_of
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.store import Store, StoredRows
+from pinscope.store.rows import StoredRows
+from pinscope.store.store import Store
 from pinscope.tracing.stretch import TABLES
 
 PAGE_EVENTS = 100_000
@@ -141,6 +144,17 @@ def open_run(store: Store, run: Run) -> OpenedRun:
 def compared(store: Store, sides: tuple[tuple[Run, ...], ...]) -> Compared:
     """The second side against the first; errors as for :func:`~pinscope.report.comparison.compare_runs`."""
     return compare_runs(store, sides)
+
+
+@st.cache_resource(show_spinner="Reading the fleet …", max_entries=4, hash_funcs=_SAME)
+def fleet(store: Store, experiment: str, lab: str, count: int) -> Fleet:
+    """The runs of an experiment on all hosts; ``count``: how many there are, which tells whether some came.
+
+    Raises:
+        BadInput: there is none.
+    """
+    del count
+    return read_fleet(store, experiment, lab)
 
 
 @st.cache_resource(show_spinner="Reading the newest run …", max_entries=16, hash_funcs=_SAME)

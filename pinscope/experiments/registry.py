@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pinscope.analysis.columns import Columns, Stored, parsed
 from pinscope.analysis.comparison import Comparison, Measured, verdict
+from pinscope.analysis.figures import figures_of
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import Texts
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
-from pinscope.records.run import ExperimentRun, Finding, Reading, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, Finding, Reading, Run, RunFigures, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -278,14 +279,25 @@ def verdict_of(comparison: Comparison) -> str:
 
 
 def answer_at_end(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
-    """The ``verdict`` and the first ``figure`` of a run that has just been measured, as far as it has them.
+    """The ``verdict``, the first ``figure`` and all ``figures`` of a run that has just been measured, as far as it has
+    them.
 
     Raises nothing: what was measured is kept though it cannot be read; opening the run says why.
     """
+    answer = dict[str, Any]()
     with suppress(Exception):
-        reading = read_run(run, rows)
-        return {"verdict": reading.verdict, "figure": next(iter(reading.headline), None)}
-    return {}
+        checked = checked_rows(run.experiment, rows)
+        reading = read_run(run, checked)
+        answer = {"verdict": reading.verdict, "figure": next(iter(reading.headline), None)}
+        if isinstance(run, ExperimentRun):
+            answer["figures"] = run_figures(run, checked)
+    return answer
+
+
+def run_figures(run: Run, rows: Sequence[Row]) -> RunFigures | None:
+    """The figures of a run, for a fleet; errors as for :func:`read_run`."""
+    checked = checked_rows(run.experiment, rows)
+    return figures_of(measured_run(run, checked), checked)
 
 
 def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> list[Chart]:

@@ -16,6 +16,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LabKind
 from pinscope.runner import jobs
 from pinscope.store.bundle import render_bundle, this_version
+from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 
 LOOK_SECONDS = 0.2
@@ -81,7 +82,7 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
                     late = False
             job.child.wait()
             ended, rows, _ = jobs.ended_run(store, run.id)
-            return {"bundle": render_bundle([(ended, rows)], store.parts), "late": late}
+            return {"bundle": render_bundle([(with_figures(store, ended), rows)], store.parts), "late": late}
     except PinScopeError as error:
         return {"refused": str(error)}
 

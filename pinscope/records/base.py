@@ -81,6 +81,10 @@ PARAMETERS = 200
 DEPTH = 8
 """How deep the values of parameters may be nested."""
 
+LAYOUT_CHARACTERS = MIB // 16
+"""Of the names of a run's figures; the largest recording has 30,000."""
+MOST_FIGURES = 8_000
+
 # An observation
 ROW_BYTES = MIB // 4
 """Of its JSON, on one line of a bundle."""

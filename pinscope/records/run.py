@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, computed_field, model_validator
 
-from pinscope.records.base import ATTACHMENTS, Budget, Moment, Record
+from pinscope.records.base import ATTACHMENTS, LAYOUT_CHARACTERS, MOST_FIGURES, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
 from pinscope.records.labels import LabelFields
 
@@ -150,6 +150,17 @@ class Quantity(Record):
     of ``name``: unique in the run, and the same in all runs of its experiment."""
 
 
+class RunFigures(Record):
+    """The figures of a run's cells, as the PinScope that measured it read them: so a fleet is read without its rows."""
+
+    layout: Annotated[str, Field(max_length=LAYOUT_CHARACTERS)]
+    """Which these are, as JSON (:class:`pinscope.analysis.figures.Layout`)."""
+    values: Annotated[tuple[float | None, ...], Field(max_length=MOST_FIGURES)]
+    """In SI units; ``None`` where the run has none."""
+    facts: Annotated[Mapping[str, Annotated[str, Field(max_length=200)]], Field(max_length=20)] = {}
+    """What its rows say of its surroundings."""
+
+
 class Run(LabelFields):
     """What every run has, of whatever kind it is. Each kind is a subclass; :func:`parse_run` finds it."""
 
@@ -190,6 +201,8 @@ class Run(LabelFields):
     """The first figure of its headline, likewise."""
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=ATTACHMENTS)] = ()
     """Tables of many events that it carries."""
+    figures: RunFigures | None = None
+    """Its figures, where it comes with them; a run in a database keeps them apart."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -21,12 +21,14 @@ from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 import pinscope
+from pinscope.analysis.outliers import Fleet
 from pinscope.charts.comparison import draw
+from pinscope.charts.fleet import draw as draw_fleet
 from pinscope.charts.marks import Chart
 from pinscope.charts.theme import SCHEMES, SchemeName, template
 from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import Table
-from pinscope.report import comparison, facts
+from pinscope.report import comparison, facts, fleet
 from pinscope.report.comparison import Compared
 from pinscope.report.facts import Document, environment_facts
 from pinscope.report.write import json_pieces
@@ -58,6 +60,18 @@ def comparison_html(compared: Compared) -> bytes:
         verdict_of=verdict_of,
         draw=draw,
         raw_data=_packed([comparison.render_json(compared)]),
+    )
+
+
+def fleet_html(found: Fleet, label: str | None = None) -> bytes:
+    """The page of a fleet; ``label``: by which it is mapped."""
+    return _page(
+        "fleet.html.jinja",
+        fleet=found,
+        verdict=fleet.verdict(found),
+        tables=[fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)],
+        charts=draw_fleet(found, label),
+        raw_data=_packed([fleet.document_bytes(found)]),
     )
 
 

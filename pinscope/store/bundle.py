@@ -262,23 +262,24 @@ class BundleReader:
         return BundleRows(self, run)
 
     def items(self) -> Iterator[tuple[Run, BundleRows]]:
-        """Each run with its observations."""
-        return ((run, self.rows(run)) for run in self.runs())
-
-    def check(self) -> None:
-        """Read everything once: afterwards nothing of it is refused."""
+        """Each run with its observations; all but these is checked."""
         total, attached = 0, list[Attachment]()
-        for run, rows in self.items():
+        for run in self.runs():
             total += run.observations
             if total > base.BUNDLE_ROWS:
                 raise self._too_much(f"it has more than {base.BUNDLE_ROWS:,} observations")
-            for _ in rows:
-                pass
             attached += run.attachments
             if much := too_much_attached(attached):
                 raise self._too_much(f"it has {much}")
             for attachment in run.attachments:
                 self._check_parts(run, attachment)
+            yield run, self.rows(run)
+
+    def check(self) -> None:
+        """Read everything once: afterwards nothing of it is refused."""
+        for _, rows in self.items():
+            for _ in rows:
+                pass
 
     def _check_parts(self, run: Run, attachment: Attachment) -> None:
         rows = size = 0
@@ -478,7 +479,8 @@ def _is_same_run(stored: Run, incoming: Run) -> bool:
 def _facts(run: Run, only: frozenset[str] | None = None) -> str:
     """What a run says of itself, comparable as text. Its verdict depends on the version that read it, its labels on its
     user."""
-    return dump_json(run.model_dump(mode="json", include=only, exclude={"recording", "verdict", "figure", *LABELS}))  # type: ignore[arg-type]
+    derived = {"recording", "verdict", "figure", "figures", *LABELS}
+    return dump_json(run.model_dump(mode="json", include=only, exclude=derived))  # type: ignore[arg-type]
 
 
 def _begin_alike(here: RowSource, rows: RowSource, count: int) -> bool:

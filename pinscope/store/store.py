@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, Select, Text, cast, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, Table, Text, cast, delete, func, insert, select, update
 
 from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput, StoreFailed, UnknownName
+from pinscope.records.base import MIB
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store import tables
@@ -22,19 +23,16 @@ from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_
 from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.choice import COLUMNS, Wanted, fits, stands_for
 from pinscope.store.database import Database
+from pinscope.store.figures import FigureTable, row_of
+from pinscope.store.packed import pack
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
+from pinscope.store.rows import BATCH, Reading, StoredRows
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Reading = Callable[[], AbstractContextManager[Connection]]
-"""Opens a transaction that reads."""
-BATCH = 1000
-"""Observations in memory at a time."""
-LINES = 8 * BATCH
-"""The same, as text."""
-OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording"})
+OWN_COLUMNS = frozenset({"status", "progress", "observations", "recording", "figures"})
 """Fields of a run that do not stand in its document."""
 RUN_COLUMNS = (
     tables.RUNS.c.id,
@@ -96,88 +94,6 @@ def _run_or_damage(row: Mapping[Any, Any]) -> Run | tables.DamagedRun:
         return tables.DamagedRun(name, "it is not a document")
 
 
-class StoredRows(Sequence[tables.StoredRow]):
-    """The observations of one run in the order in which they were measured, read from the database when asked for.
-
-    Equal to any sequence of equal rows. Reading raises :class:`StoreFailed` where a row cannot be read, or where the
-    run was deleted meanwhile.
-
-    Args:
-        reading: opens a transaction that reads.
-        run_id: the run.
-        start: number of the first row.
-        count: how many rows.
-    """
-
-    def __init__(self, reading: Reading, run_id: str, start: int, count: int) -> None:
-        self._reading = reading
-        self._run_id = run_id
-        self._start = start
-        self._count = max(count, 0)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[tables.StoredRow]:
-        for first in range(0, self._count, BATCH):
-            yield from self._read(first, min(BATCH, self._count - first))
-
-    @overload
-    def __getitem__(self, place: int) -> tables.StoredRow: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[tables.StoredRow]: ...
-    def __getitem__(self, place: int | slice) -> tables.StoredRow | Sequence[tables.StoredRow]:
-        if isinstance(place, int):
-            return self._read(range(self._count)[place], 1)[0]
-        places = range(self._count)[place]
-        if places.step != 1:
-            return [self[number] for number in places]
-        return StoredRows(self._reading, self._run_id, self._start + places.start, len(places))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or isinstance(other, str):
-            return NotImplemented
-        return len(self) == len(other) and all(own == theirs for own, theirs in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # as of a list
-
-    def lines(self) -> Iterator[bytes]:
-        """The JSON of the rows as it is stored, a line each, some thousands at a time; fewer where rows are missing."""
-        row = cast(tables.OBSERVATIONS.c.row, Text).label("row")
-        for first in range(0, self._count, LINES):
-            among = self._among(first, min(LINES, self._count - first))
-            rows = select(row).where(*among).order_by(tables.OBSERVATIONS.c.sequence).subquery()
-            with self._reading() as connection:
-                text = connection.scalar(select(func.aggregate_strings(rows.c.row, "\n")))
-            yield (text or "").encode("utf-8", "surrogatepass")
-
-    def characters(self) -> int:
-        """Of the JSON of all these rows, as they are stored."""
-        with self._reading() as connection:
-            length = func.sum(func.length(cast(tables.OBSERVATIONS.c.row, Text)))
-            return int(connection.scalar(select(length).where(*self._among(0, self._count))) or 0)
-
-    def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
-        """Chooses so many rows from the ``first`` of these on."""
-        begin = self._start + first
-        sequence = tables.OBSERVATIONS.c.sequence
-        return tables.OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
-
-    def _read(self, first: int, count: int) -> list[tables.StoredRow]:
-        query = select(tables.OBSERVATIONS.c.sequence, tables.OBSERVATIONS.c.row).where(*self._among(first, count))
-        with self._reading() as connection:
-            rows = connection.execute(query.order_by(tables.OBSERVATIONS.c.sequence)).all()
-        for sequence, row in rows:
-            if not isinstance(row, dict):
-                why = row.why if isinstance(row, tables.Damage) else "it is not a document"
-                raise StoreFailed(
-                    f"observation {sequence} of run {self._run_id} in the database cannot be read ({why})"
-                )
-        if len(rows) < count:
-            raise StoreFailed(f"observations of run {self._run_id} are missing; it may have been deleted meanwhile")
-        return [row for _, row in rows]
-
-
 def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[tables.StoredRow]) -> int:
     """Add rows from number ``first`` on, and count them. How many rows the run has then."""
     count, left = first, iter(rows)
@@ -190,6 +106,31 @@ def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[
     if count > first:
         change_run(connection, run_id, observations=count)
     return count
+
+
+class NewRows:
+    """Rows of new runs, stored together: each table's in one call, a few megabytes at a time, the runs first."""
+
+    MOST_BYTES = 4 * MIB
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._waiting: dict[Table, list[dict[str, Any]]] = {}
+        self._bytes = 0
+
+    def add(self, table: Table, row: dict[str, Any], size: int = 0) -> None:
+        """A row, of so many bytes where these are many."""
+        self._waiting.setdefault(table, []).append(row)
+        self._bytes += size
+        if self._bytes > self.MOST_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        """Store what waits."""
+        for table in tables.METADATA.sorted_tables:
+            if rows := self._waiting.get(table):
+                self.connection.execute(insert(table), rows)
+        self._waiting, self._bytes = {}, 0
 
 
 def insert_part(connection: Connection, run_id: str, name: str, number: int, content: bytes) -> None:
@@ -226,6 +167,7 @@ def stored_parts(reading: Reading, run: Run, attachment: Attachment) -> Iterator
 _ENDING = frozenset({"status", "error", "finished_at", "progress"})
 """Fields that tell how a run ended."""
 _RUNS_AT_ONCE = 100
+_FIRST_IDS = 1000
 
 
 @dataclass(frozen=True)
@@ -243,6 +185,10 @@ class Imported:
     skipped: tuple[str, ...]
 
 
+def _is_starred(run: Run | tables.DamagedRun) -> bool:
+    return isinstance(run, Run) and run.baseline
+
+
 class Store(Database):
     """Runs and their observations. Safe to share between threads; processes each open their own.
 
@@ -256,6 +202,7 @@ class Store(Database):
 
     def __init__(self, url: str | None = None, at_once: bool = True) -> None:
         super().__init__(url, at_once)
+        self.figures = FigureTable(self)
         self.presumed: dict[str, dict[str, Any]] = {}
         """Changes that runs are shown with though the database does not take them, until it says how they ended."""
 
@@ -294,7 +241,11 @@ class Store(Database):
             if not set(changes) - OWN_COLUMNS:
                 del columns["document"]  # some kilobytes that did not change
             change_run(connection, run_id, **columns)
-        return changed
+            if changed.figures:
+                self.figures.keep(connection, changed)
+            elif "tags" in changes:
+                self.figures.keep_tags(connection, changed)
+        return changed.model_copy(update={"figures": None})
 
     def append(self, run_id: str, rows: Sequence[Mapping[str, Any]], start: int | None = None) -> int:
         """Store observations after those that are there: all of them or none. Returns how many there are now.
@@ -358,9 +309,39 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            connection.execute(delete(tables.OBSERVATIONS).where(tables.OBSERVATIONS.c.run_id == run_id))
-            connection.execute(delete(tables.PARTS).where(tables.PARTS.c.run_id == run_id))
-            connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id == run_id))
+            self._delete(connection, [run_id])
+
+    def older_than(self, moment: datetime) -> list[str]:
+        """Ids of the runs that began before, but for those that still run and those that are starred; the oldest
+        first."""
+        columns = tables.RUNS.c
+        may_be_starred = cast(columns.document, Text).contains('"baseline":true')
+        query = select(columns.id, may_be_starred).where(
+            columns.created_at < moment.astimezone(UTC).replace(tzinfo=None), columns.status != "running"
+        )
+        with self.reading() as connection:
+            found = connection.execute(query.order_by(columns.created_at)).all()
+        kept = {run.id for run in self._read_runs([run_id for run_id, may in found if may]) if _is_starred(run)}
+        return [run_id for run_id, _ in found if run_id not in kept]
+
+    def delete_many(self, ids: Sequence[str]) -> int:
+        """Remove runs that do not run, a hundred in one transaction; how many there were."""
+        deleted = 0
+        for first in range(0, len(ids), _RUNS_AT_ONCE):
+            some = ids[first : first + _RUNS_AT_ONCE]
+            with self.writing() as connection:
+                columns = tables.RUNS.c
+                query = select(columns.id).where(columns.id.in_(some), columns.status != "running")
+                ended = list(connection.scalars(query))
+                self._delete(connection, ended)
+            deleted += len(ended)
+        return deleted
+
+    @staticmethod
+    def _delete(connection: Connection, ids: Sequence[str]) -> None:
+        for table in (tables.OBSERVATIONS, tables.PARTS, tables.BLOCKS, tables.FIGURES):
+            connection.execute(delete(table).where(table.c.run_id.in_(ids)))
+        connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id.in_(ids)))
 
     def restore(self, run: Run, rows: Sequence[tables.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
@@ -383,6 +364,7 @@ class Store(Database):
             }
             run = run.model_copy(update={field: getattr(stored, field) for field in kept})
             change_run(connection, run.id, **as_columns(run))
+            self.figures.keep(connection, run)
 
     def import_runs(self, items: Iterable[tables.RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
@@ -399,28 +381,51 @@ class Store(Database):
             BadInput: a different run of the same id is here.
         """
         outcome: dict[str, list[str]] = {"added": [], "completed": [], "skipped": []}
+        left = iter(items)
         with self.writing() as connection:
-            for run, rows in items:
-                incoming, has_ended = as_imported(run, rows), run.status != "running"
-                outcome[self._import_run(connection, incoming, rows, has_ended, parts)].append(run.id)
+            while some := list(islice(left, _RUNS_AT_ONCE)):
+                here = self._stored_of(connection, [run.id for run, _ in some])
+                new = NewRows(connection)
+                for run, rows in some:
+                    incoming, has_ended = tables.storable(as_imported(run, rows)), run.status != "running"
+                    if incoming.id in here or recorded_run(incoming.id):
+                        new.write()
+                        word = self._import_known(connection, incoming, rows, has_ended, parts)
+                    else:
+                        word = self._import_new(new, incoming, rows, parts)
+                        here.add(incoming.id)
+                    outcome[word].append(run.id)
+                new.write()
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
 
-    def _import_run(
+    @staticmethod
+    def _stored_of(connection: Connection, ids: Sequence[str]) -> set[str]:
+        return set(connection.scalars(select(tables.RUNS.c.id).where(tables.RUNS.c.id.in_(ids))))
+
+    def _import_new(self, new: NewRows, incoming: Run, rows: tables.RowSource, parts: Parts) -> str:
+        new.add(tables.RUNS, {**as_columns(incoming), "observations": len(rows)})
+        for block in pack(rows):
+            new.add(tables.BLOCKS, {"run_id": incoming.id, **block}, len(block["content"]))
+        if known := row_of(incoming):
+            self.figures.keep_texts(new.connection, known[1])
+            new.add(tables.FIGURES, known[0], len(known[0]["content"]))
+        for attachment in incoming.attachments:
+            for number, content in enumerate(parts(incoming, attachment)):
+                part = {"run_id": incoming.id, "name": attachment.name, "sequence": number, "content": content}
+                new.add(tables.PARTS, part, len(content))
+        return "added"
+
+    def _import_known(
         self, connection: Connection, incoming: Run, rows: tables.RowSource, has_ended: bool, parts: Parts
     ) -> str:
-        incoming = tables.storable(incoming)
         here: Sequence[tables.StoredRow]
         stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:
             here = StoredRows(lambda: nullcontext(connection), stored.id, 0, stored.observations)
-        else:
-            stored = recorded_run(incoming.id)
-            if stored is None:
-                insert_run(connection, incoming)
-                insert_rows(connection, incoming.id, 0, tables.checked(rows))
-                insert_parts(connection, incoming, parts)
-                return "added"
+        elif stored := recorded_run(incoming.id):
             here = recorded_observations(stored.id)
+        else:
+            raise StoreFailed(f"run {incoming.id} was deleted meanwhile; nothing was imported")
         there = recorded_parts if stored.recording else partial(stored_parts, lambda: nullcontext(connection))
         alike = partial(parts_alike, stored, there, incoming, parts)
         if knows_all(stored, here, incoming, rows, has_ended) and alike(incoming.attachments):
@@ -433,6 +438,7 @@ class Store(Database):
         insert_rows(connection, stored.id, len(here), islice(tables.checked(rows), len(here), None))
         insert_parts(connection, incoming, parts, stored)
         change_run(connection, stored.id, **as_columns(incoming))
+        self.figures.keep(connection, incoming)
         return "completed"
 
     # Reading
@@ -491,14 +497,24 @@ class Store(Database):
             if value is not None and (field != "status" or not self.presumed):
                 query = query.where(tables.RUNS.c[field] == value)
         with self.reading() as connection:
-            ids = list(connection.scalars(query))
-            stored = set(connection.scalars(select(tables.RUNS.c.id))) if recordings else set()
-        groups = (ids[first : first + _RUNS_AT_ONCE] for first in range(0, len(ids), _RUNS_AT_ONCE))
+            stored = self._stored_of(connection, [run.id for run in recorded_runs()]) if recordings else set()
+        ids = self._ids(query)
+        groups = iter(lambda: list(islice(ids, _RUNS_AT_ONCE)), [])
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
         for run in chain(own, shipped):
             if isinstance(run, tables.DamagedRun) or fits(run, wanted):
                 yield run
+
+    def _ids(self, query: Select[Any]) -> Iterator[str]:
+        """Those that a query gives: the first ones at once, for who wants no more of a million."""
+        with self.reading() as connection:
+            first = list(connection.scalars(query.limit(_FIRST_IDS)))
+        yield from first
+        if len(first) == _FIRST_IDS:
+            with self.reading() as connection:
+                ids, seen = list(connection.scalars(query)), set(first)
+            yield from (run_id for run_id in ids if run_id not in seen)
 
     def each_run(self, **wanted: Unpack[Wanted]) -> Iterator[Run]:
         """Those that can be read."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
@@ -21,7 +21,7 @@ from pinscope.records.labels import LabelFields
 from pinscope.records.run import Run
 from pinscope.text import mask_code, mask_text, mask_value, quoted
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised with every new table (:data:`ADDED_IN`), and with fields of a run that an older PinScope would drop when it
 changes one, as the labels (3); columns are not added to tables that are there. An older PinScope refuses a newer
 database."""
@@ -29,6 +29,7 @@ database."""
 RUN_ID_LENGTH = 100
 NAME_LENGTH = 100
 """Longest name of an experiment."""
+HASH_LENGTH = 32
 
 
 METADATA = MetaData()
@@ -84,8 +85,55 @@ PARTS = Table(
 )
 """One row a part of an attachment. New in version 2."""
 
+BLOCKS = Table(
+    "observation_blocks",
+    METADATA,
+    _run_id(),
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
+    Column("rows", Integer, nullable=False),
+    Column("characters", Integer, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)
+"""One row some hundreds of observations that were imported (:mod:`pinscope.store.packed`): those from ``sequence`` on,
+which are not in :data:`OBSERVATIONS`. New in version 4."""
 
-ADDED_IN: Mapping[int, frozenset[str]] = {2: frozenset({PARTS.name})}
+SHARED_TEXTS = Table(
+    "shared_texts",
+    METADATA,
+    Column("id", String(HASH_LENGTH), primary_key=True),
+    Column("document", Text, nullable=False),
+)
+"""What many runs have in common, once: the names of their figures, and what their machines are like. ``id`` is the hash
+of it. New in version 4, as the next."""
+
+FIGURES = Table(
+    "figures",
+    METADATA,
+    _run_id(),
+    Column("experiment", String(NAME_LENGTH), nullable=False),
+    Column("lab", String(20), nullable=False),
+    Column("created_at", DateTime(), nullable=False),
+    Column("machine", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("gpu", Text, nullable=False),
+    Column("device", Integer, nullable=False),
+    Column("tags", Text, nullable=False),
+    Column("layout", String(HASH_LENGTH), nullable=False),
+    Column("surroundings", String(HASH_LENGTH), nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Index("ix_figures_experiment_lab_created_at", "experiment", "lab", "created_at"),
+)
+"""One row a run that has figures (:mod:`pinscope.store.figures`), so that a fleet is read without its runs.
+
+``content``: a float of 32 bits for each figure of the layout, NaN where the run has none. ``tags``: each before a
+comma.
+"""
+
+
+ADDED_IN: Mapping[int, frozenset[str]] = {
+    2: frozenset({PARTS.name}),
+    4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name}),
+}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
 StoredRow = dict[str, Any]
@@ -135,7 +183,7 @@ def storable(run: RunT) -> RunT:
     if not _is_flat(run.params, base.DEPTH + 1):
         raise InvalidParameter(f"run {run.id}: its parameters are nested more than {base.DEPTH} deep")
     try:
-        written = run.model_dump(mode="json")
+        written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
         size = len(dump_json(written))
     except (TypeError, ValueError) as error:
@@ -199,6 +247,11 @@ def _masked(row: Mapping[str, Any]) -> StoredRow:
     return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
 
 
+def is_unmasked(field: str, text: str) -> bool:
+    """Whether a text of an observation shows no secret."""
+    return _mask(field, text) == text
+
+
 @lru_cache(maxsize=4096)
 def _mask(field: str, text: str) -> str:
     """Cached: millions of observations repeat a few texts."""
@@ -254,10 +307,12 @@ def _is_flat(value: Any, depth: int) -> bool:
 
 def _fits(value: Any) -> bool:
     """Whether every whole number in a JSON value has at most 64 bits."""
-    if isinstance(value, Mapping):
-        return all(_fits(member) for member in value.values())
+    if isinstance(value, str | float | None):
+        return True
+    if isinstance(value, dict):
+        return all(map(_fits, value.values()))
     if isinstance(value, list):
-        return all(_fits(member) for member in value)
+        return all(map(_fits, value))
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 

@@ -22,6 +22,7 @@ from tests.conftest import Outliving
 from tests.integration.postgresql_server import PostgreSQLServer, started_server
 from tests.unit.store.runs import environment, new_rows, new_run, repeats
 from tests.unit.store.test_attachments import *  # noqa: F403 - the same tests, on the ``url`` of this file
+from tests.unit.store.test_fleet_store import *  # noqa: F403 - likewise
 from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the ``url`` of this file
 
 

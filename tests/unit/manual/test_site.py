@@ -116,7 +116,20 @@ def test_every_kind_of_run_has_a_page_with_a_chart_how_to_read_it_and_what_to_do
 def test_every_page_of_the_dashboard_is_shown_light_dark_and_on_a_phone(site: Site) -> None:
     """The pictures are made by scripts/draw-pictures; none is there that no page shows."""
     shown = set(re.findall(r"pictures/(page-[\w-]+\.png)", site.markdown("dashboard")))
-    names = ("home", "now", "experiments", "traces", "runs", "run", "watched", "compare", "trend", "plan", "manual")
+    names = (
+        "home",
+        "now",
+        "experiments",
+        "traces",
+        "runs",
+        "run",
+        "watched",
+        "compare",
+        "trend",
+        "fleet",
+        "plan",
+        "manual",
+    )
     assert shown == {f"page-{name}-{look}.png" for name in names for look in ("light", "dark", "phone")}
     files = {name.removeprefix("pictures/"): len(content) for name, content in pictures()}
     assert {name for name in files if name.startswith("page-")} == shown

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from pinscope.errors import BadInput, InvalidParameter, StoreFailed, UnknownName
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
-from pinscope.store import store as store_module
+from pinscope.store import rows as rows_module
 from pinscope.store.bundle import render_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
@@ -245,7 +245,7 @@ def test_observations_come_back_in_order_and_bit_by_bit(store: Store) -> None:
 def test_the_json_of_observations_comes_in_their_order_batch_by_batch(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "LINES", 4)
+    monkeypatch.setattr(rows_module, "LINES", 4)
     run, rows = store.add(new_run()), new_rows(10)
     store.append(run.id, rows)
     batches = [text.splitlines() for text in store.observations(run.id).lines()]
@@ -448,11 +448,15 @@ def test_many_processes_may_open_a_new_database_at_once(url: str) -> None:
     assert outputs == [f"{number}\n" for number in range(3)]
 
 
+NEW_IN_4 = ("observation_blocks", "figures", "shared_texts")
+
+
 def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date(url: str) -> None:
     with Store(url) as store:
         run = store.add(new_run())
         store.append(run.id, new_rows(3))
-    raw(url, "DROP TABLE attachments")
+    for table in ("attachments", *NEW_IN_4):
+        raw(url, f"DROP TABLE {table}")
     raw(url, "UPDATE meta SET schema_version = 1")
     with Store(url) as store:
         assert store.observations(run.id) == new_rows(3)
@@ -470,14 +474,16 @@ def test_runs_of_version_2_are_read_without_labels_and_get_them_when_they_are_la
     for field in (*LABELS, "figure"):
         del document[field]
     raw(url, "UPDATE runs SET document = :document", document=json.dumps(document))
+    for table in NEW_IN_4:
+        raw(url, f"DROP TABLE {table}")
     raw(url, "UPDATE meta SET schema_version = 2")
     with Store(url) as store:
         assert store.run(old.id) == old.model_copy(update={"observations": 3})
         store.update(old.id, name="before", tags=["bios-2"], baseline=True)
-    raw(url, "UPDATE meta SET schema_version = 4 WHERE schema_version = 3")  # it was brought up to date
-    with pytest.raises(BadInput, match="schema version 4"):
+    raw(url, "UPDATE meta SET schema_version = 5 WHERE schema_version = 4")  # it was brought up to date
+    with pytest.raises(BadInput, match="schema version 5"):
         Store(url)
-    raw(url, "UPDATE meta SET schema_version = 3")
+    raw(url, "UPDATE meta SET schema_version = 4")
     with Store(url) as store:
         assert (store.run("before").tags, store.run("baseline").name) == (("bios-2",), "before")
         assert store.observations(old.id) == new_rows(3)
@@ -485,8 +491,8 @@ def test_runs_of_version_2_are_read_without_labels_and_get_them_when_they_are_la
 
 def test_a_newer_schema_is_refused_with_both_versions(url: str) -> None:
     Store(url).close()
-    raw(url, "UPDATE meta SET schema_version = 4")
-    with pytest.raises(BadInput, match=r"has schema version 4; PinScope \S+ reads up to 3: install a newer"):
+    raw(url, "UPDATE meta SET schema_version = 5")
+    with pytest.raises(BadInput, match=r"has schema version 5; PinScope \S+ reads up to 4: install a newer"):
         Store(url)
 
 

@@ -1,0 +1,149 @@
+"""The figures of a run's cells as one row of numbers, and the names of these: how a fleet keeps a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pydantic import ValidationError
+
+from pinscope.analysis.cell_tables import cell_tables
+from pinscope.analysis.cells import NO_LABEL, Better, Label, Value
+from pinscope.analysis.columns import Columns
+from pinscope.analysis.comparison import Measured
+from pinscope.analysis.read_rows import Row
+from pinscope.records.base import LAYOUT_CHARACTERS, MOST_FIGURES, Record
+from pinscope.records.run import RunFigures
+
+DIGITS = 6
+NODE = "buffers.node"
+"""Key of a run's surroundings: whether its host buffers lay on the NUMA node of the GPU."""
+
+
+class LabelNames(Record):
+    """A label, and what it may be: plain, and in words."""
+
+    name: str
+    title: str
+    unit: str
+    values: tuple[tuple[Any, str], ...]
+
+
+class FigureName(Record):
+    """A value that is compared."""
+
+    name: str
+    title: str
+    unit: str
+    better: Better
+
+
+class CellNames(Record):
+    """Cells of one class: of each the places of its labels; each has all figures, the first stands for the cell."""
+
+    kind: str
+    labels: tuple[LabelNames, ...]
+    figures: tuple[FigureName, ...]
+    cells: tuple[tuple[int, ...], ...]
+
+
+class Layout(Record):
+    """What the numbers of a run are, in their order: class by class, cell by cell, figure by figure."""
+
+    kinds: tuple[CellNames, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a cell.
+
+    Attributes:
+        kind: class of the cell; ``labels``: of it, plain; ``texts``: the same as words.
+        marks: what the labels are.
+        name: of the figure; ``value``: what it is.
+        is_first: whether it stands for its cell.
+    """
+
+    kind: str
+    labels: Mapping[str, Any]
+    texts: Mapping[str, str]
+    marks: Mapping[str, Label]
+    name: str
+    value: Value
+    is_first: bool
+
+    @cached_property
+    def key(self) -> str:
+        """Tells it from all others of its experiment."""
+        return json.dumps([self.kind, list(self.labels.values()), self.name])
+
+    @property
+    def words(self) -> str:
+        """Its labels, and what it is."""
+        return ", ".join([*(text for text in self.texts.values() if text != NO_LABEL), self.value.title])
+
+
+def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
+    """The figures of a run; ``None`` of one without any, or with more than are kept."""
+    kinds, values = list[CellNames](), list[float | None]()
+    for table in cell_tables([measured.cells]):
+        (cells,) = table.runs
+        words = [
+            {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
+        ]  # of each label, what it may be
+        used = [list(each) for each in words]
+        kinds.append(
+            CellNames(
+                kind=table.kind,
+                labels=tuple(
+                    LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(said.items()))
+                    for (name, mark), said in zip(table.labels.items(), words, strict=True)
+                ),
+                figures=tuple(
+                    FigureName(name=name, title=mark.title, unit=mark.unit, better=mark.better)
+                    for name, mark in table.values.items()
+                ),
+                cells=tuple(tuple(map(list.index, used, key)) for key in cells),
+            )
+        )
+        samples = (cell.get(name) for cell in cells.values() for name in table.values)
+        values += [None if sample is None else float(f"{sample[0]:.{DIGITS}g}") for sample in samples]
+    layout = Layout(kinds=tuple(kinds)).model_dump_json()
+    if not values or len(values) > MOST_FIGURES or len(layout) > LAYOUT_CHARACTERS:
+        return None
+    return RunFigures(layout=layout, values=tuple(values), facts=_facts(measured, rows))
+
+
+def _facts(measured: Measured, rows: Sequence[Row]) -> dict[str, str]:
+    gpu = measured.run.gpu
+    nodes = {node for node in Columns.of(rows).column("host_node").distinct if node is not None}
+    if gpu is None or gpu.numa_node is None or len(nodes) != 1:
+        return {}
+    return {NODE: "the GPU's" if nodes == {gpu.numa_node} else "another than the GPU's"}
+
+
+@lru_cache(maxsize=256)
+def named_figures(layout: str) -> Sequence[Figure] | None:
+    """The figures of a layout in the order of their numbers; ``None`` where it cannot be read."""
+    try:
+        known = Layout.model_validate_json(layout)
+        return tuple(figure for kind in known.kinds for figure in _named(kind))
+    except (ValidationError, IndexError):
+        return None
+
+
+def _named(kind: CellNames) -> list[Figure]:
+    marks = {label.name: Label(label.title, label.unit) for label in kind.labels}
+    varied = {label.name for label in kind.labels if len(label.values) > 1}
+    figures = []
+    for cell in kind.cells:
+        at = [(label.name, *label.values[place]) for label, place in zip(kind.labels, cell, strict=True)]
+        labels = {name: tuple(plain) if isinstance(plain, list) else plain for name, plain, _ in at}
+        texts = {name: text for name, _, text in at if name in varied and text != NO_LABEL}
+        for place, figure in enumerate(kind.figures):
+            value = Value(figure.title, figure.unit, figure.better)
+            figures.append(Figure(kind.kind, labels, texts, marks, figure.name, value, place == 0))
+    return figures

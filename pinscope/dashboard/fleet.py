@@ -1,0 +1,102 @@
+"""Fleet: the runs of many hosts together. The address names experiment, label and figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import streamlit as st
+
+from pinscope.analysis.outliers import Fleet, Outlier, outlier_line
+from pinscope.charts.fleet import figures_to_draw, label_map, spread
+from pinscope.dashboard import state
+from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
+from pinscope.dashboard.widgets import chart_view, heading, prose, table_list, verdict_line
+from pinscope.records.run import LAB_TITLES
+from pinscope.report import fleet as report
+from pinscope.text import visible
+
+MOST_LINKS = 30
+"""Outliers that are named above the table, each with its newest run."""
+
+
+def show() -> None:
+    """Draw the choice, and at once what it comes to."""
+    heading(FLEET)
+    store = state.store()
+    known = {_title(experiment, lab): (experiment, lab, count) for experiment, lab, count in report.kinds(store)}
+    if not known:
+        st.info("No finished run yet that came with its figures.", icon=FLEET.icon)
+        st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)
+        return
+    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+        experiment, lab, count = known[
+            st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
+        ]
+        fleet = state.fleet(store, experiment, lab, count)
+        label = st.selectbox("Label", _labels(fleet), key="label", bind="query-params", width=200)
+        with st.popover("Download", icon=":material/download:"):
+            _downloads(fleet, label)
+    verdict_line(report.verdict(fleet))
+    for outlier in [*fleet.outliers, *fleet.suspects][:MOST_LINKS]:
+        _link(fleet, outlier)
+    if chart := label_map(fleet, label):
+        chart_view(chart, key="map")
+    names = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
+    figure = st.selectbox("Figure", list(names), key="figure", bind="query-params")
+    chart_view(spread(fleet, names[figure]), key="spread")
+    table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
+    _drill_down(fleet)
+    st.caption("The address of this page holds the choice. On the command line:")
+    command = f"pinscope fleet show {experiment} --label {label}{' --lab host' if lab == 'host' else ''}"
+    st.code(command, language=None, wrap_lines=True)
+
+
+def _title(experiment: str, lab: str) -> str:
+    return experiment if lab == "cuda" else f"{experiment}, {LAB_TITLES['host']}"
+
+
+def _labels(fleet: Fleet) -> list[str]:
+    """Names of labels that runs have; then the host."""
+    names = {
+        name: None for gpu in fleet.gpus for tag in gpu.tags for name, is_label, _ in [tag.partition("=")] if is_label
+    }
+    return [*names, "host"]
+
+
+def _link(fleet: Fleet, outlier: Outlier) -> None:
+    once = "" if outlier in fleet.outliers else "in one run only: "
+    st.page_link(
+        RUNS.path,
+        label=prose(f"{once}{outlier_line(fleet, outlier)}"),
+        icon=":material/report:" if outlier in fleet.outliers else ":material/help:",
+        query_params={"run": fleet.gpus[outlier.place].runs[0]},
+    )
+
+
+def _drill_down(fleet: Fleet) -> None:
+    """The runs of one GPU."""
+    places = {visible(gpu.words): place for place, gpu in enumerate(fleet.gpus)}
+    first = fleet.outliers[0].place if fleet.outliers else 0
+    chosen = st.selectbox("Runs of", list(places), index=first)
+    for run_id in fleet.gpus[places[chosen]].runs:
+        st.page_link(RUNS.path, label=prose(run_id), icon=RUNS.icon, query_params={"run": run_id})
+
+
+_TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
+
+
+def _downloads(fleet: Fleet, label: str) -> None:
+    for suffix, kind in _TYPES.items():
+        st.download_button(
+            f"Report, {suffix}" if suffix == ".html" else f"All GPUs, {suffix}",
+            partial(report.render, fleet, suffix, label),
+            file_name=f"pinscope-fleet-{fleet.experiment}{suffix}",
+            mime=kind,
+            on_click="ignore",
+            key=f"download{suffix}",
+        )
+
+
+if __name__ == "__main__":
+    show()

@@ -1,0 +1,148 @@
+"""The figures of several hosts, from their exporters: the live view of a fleet without a Prometheus."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPException
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pinscope.errors import InvalidParameter
+from pinscope.monitoring.server import DEFAULT_PORT, PATH
+from pinscope.text import quoted
+
+ANSWER_SECONDS = 5.0
+MOST_BYTES = 16 * 2**20
+"""Of an answer; one of 500 holders has 200 KB."""
+AT_ONCE = 64
+Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+
+
+@dataclass(frozen=True)
+class RemoteHolder:
+    """A process that holds pinned memory there: ``bytes`` of its own and registered."""
+
+    name: str
+    pid: str
+    user: str
+    bytes: float
+
+
+@dataclass(frozen=True)
+class RemoteHost:
+    """What an exporter tells of its host; ``None``: it does not.
+
+    Attributes:
+        address: of the exporter.
+        problem: why there are no figures.
+        memory_bytes, available_bytes: of the host.
+        pinned_bytes: in all; ``other_bytes``: of it, without an owner that is known.
+        unattributed_bytes: GPU memory that no process has, of all GPUs.
+        slow_links: GPU → lanes or generation in use, and the best, where these differ.
+        holders: those that hold most first.
+    """
+
+    address: str
+    problem: str | None = None
+    memory_bytes: float | None = None
+    available_bytes: float | None = None
+    pinned_bytes: float | None = None
+    other_bytes: float | None = None
+    unattributed_bytes: float | None = None
+    slow_links: Sequence[str] = ()
+    holders: Sequence[RemoteHolder] = ()
+
+
+def addresses(text: str) -> list[str]:
+    """``a:10435,b`` as addresses with ports.
+
+    Raises:
+        InvalidParameter: one of them is none.
+    """
+    found = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        try:
+            parts = urlsplit(f"//{part}")
+            host, port = parts.hostname, parts.port or DEFAULT_PORT
+        except ValueError:
+            host, port = None, 0
+        if not host or parts.path or parts.query or parts.username:
+            raise InvalidParameter(f"{quoted(part)} is no address of an exporter; write host:port, such as node1:10435")
+        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if not found:
+        raise InvalidParameter("--hosts takes addresses of exporters by comma, such as node1:10435,node2:10435")
+    return list(dict.fromkeys(found))
+
+
+def read_hosts(names: Sequence[str], fetch: Callable[[str], str] | None = None) -> list[RemoteHost]:
+    """All of them at once, in their order; one that does not answer in time says so."""
+    with ThreadPoolExecutor(min(AT_ONCE, len(names)), "pinscope-hosts") as pool:
+        return list(pool.map(lambda name: _read(name, fetch or _fetch), names))
+
+
+def _fetch(address: str) -> str:
+    opener = build_opener(ProxyHandler({}))  # a proxy of the environment is for the internet, not for these
+    with opener.open(f"http://{address}{PATH}", timeout=ANSWER_SECONDS) as answer:
+        return answer.read(MOST_BYTES).decode("utf-8", "replace")  # type: ignore[no-any-return]
+
+
+def _read(address: str, fetch: Callable[[str], str]) -> RemoteHost:
+    try:
+        series: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for family in text_string_to_metric_families(fetch(address)):
+            for sample in family.samples:
+                series.setdefault(sample.name, []).append((sample.labels, sample.value))
+    except (OSError, URLError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        return RemoteHost(address, f"no answer: {getattr(reason, 'strerror', None) or reason}")
+    except (ValueError, KeyError, IndexError):
+        return RemoteHost(address, "what answers there is no exporter of PinScope")
+    if "pinscope_up" not in series:
+        return RemoteHost(address, "what answers there is no exporter of PinScope")
+    if not _one(series, "pinscope_up"):
+        return RemoteHost(address, "its exporter cannot read the host now")
+    return RemoteHost(
+        address,
+        None,
+        _one(series, "pinscope_host_memory_bytes"),
+        _one(series, "pinscope_host_memory_available_bytes"),
+        _one(series, "pinscope_host_pinned_bytes"),
+        _one(series, "pinscope_host_pinned_other_bytes"),
+        _sum(series, "pinscope_gpu_memory_unattributed_bytes"),
+        list(_slow_links(series)),
+        _holders(series),
+    )
+
+
+def _one(series: Series, name: str) -> float | None:
+    return next((value for _, value in series.get(name, ()) if math.isfinite(value)), None)
+
+
+def _sum(series: Series, name: str) -> float | None:
+    values = [value for _, value in series.get(name, ()) if math.isfinite(value)]
+    return sum(values) if values else None
+
+
+def _slow_links(series: Series) -> Iterator[str]:
+    """Lanes below the best. Not generations: an idle link trains down to save power."""
+    best = {labels.get("gpu"): value for labels, value in series.get("pinscope_gpu_link_best_lanes", ())}
+    for labels, lanes in series.get("pinscope_gpu_link_lanes", ()):
+        most = best.get(labels.get("gpu"))
+        if most is not None and lanes < most:
+            yield f"GPU {labels.get('gpu')}: {lanes:.0f} of {most:.0f} lanes"
+
+
+def _holders(series: Series) -> list[RemoteHolder]:
+    held: dict[tuple[str, str, str], float] = {}
+    for name in ("pinscope_holder_host_alloc_bytes", "pinscope_holder_registered_bytes"):
+        for labels, value in series.get(name, ()):
+            key = (labels.get("name", ""), labels.get("pid", ""), labels.get("user", ""))
+            held[key] = held.get(key, 0.0) + value
+    some = [RemoteHolder(*key, value) for key, value in held.items() if value > 0]
+    return sorted(some, key=lambda holder: -holder.bytes)

@@ -1,0 +1,180 @@
+"""The figures of runs, beside the runs: a fleet of ten thousand GPUs is read from here in a second."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Insert, Select, Table, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from pinscope.analysis.machine_keys import surroundings
+from pinscope.analysis.outliers import FleetRun
+from pinscope.records.run import Run, RunFigures
+from pinscope.store import tables
+from pinscope.store.database import Database
+
+_FLOATS = np.dtype("<f4")
+"""Six digits, which is as many as a baseline keeps."""
+
+
+@dataclass(frozen=True)
+class FleetRows:
+    """Runs of one experiment, the newest of each GPU first, and the texts that they share, by their hash."""
+
+    runs: Sequence[FleetRun]
+    texts: Mapping[str, str]
+
+
+def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
+    """The row of a run that has figures, and the texts that it names, by their hash; ``None`` of others."""
+    if run.figures is None or run.status != "done":
+        return None
+    known = (tables.dump_json({**surroundings(run), **run.figures.facts}), run.figures.layout)
+    around, layout = (hashlib.blake2b(text.encode(), digest_size=tables.HASH_LENGTH // 2).hexdigest() for text in known)
+    values = np.array([np.nan if value is None else value for value in run.figures.values], _FLOATS)
+    row = {
+        "run_id": run.id,
+        "experiment": run.experiment,
+        "lab": run.lab,
+        "created_at": run.created_at.astimezone(UTC).replace(tzinfo=None),
+        "machine": run.environment.machine_id,
+        "host": run.environment.host,
+        "gpu": run.gpu.uuid if run.gpu else "",
+        "device": getattr(run, "device", 0),
+        "tags": ",".join(run.tags),
+        "layout": layout,
+        "surroundings": around,
+        "content": values.tobytes(),
+    }
+    return row, {around: known[0], layout: known[1]}
+
+
+class FigureTable:
+    """Writes figures. The texts that runs share are written once, each before a run that names it.
+
+    Args:
+        database: in which they belong.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._there: set[str] = set()
+
+    def keep_texts(self, connection: Connection, texts: Mapping[str, str]) -> None:
+        """Store those that are not there. On a server in a transaction of their own: two that store the same would
+        wait for each other's end, and might for ever."""
+        new = [{"id": name, "document": text} for name, text in sorted(texts.items()) if name not in self._there]
+        if not new:
+            return
+        if connection.dialect.name == "sqlite":
+            connection.execute(_unless_there(sqlite.insert(tables.SHARED_TEXTS)), new)
+        else:
+            with connection.engine.begin() as own:
+                own.execute(_unless_there(postgresql.insert(tables.SHARED_TEXTS)), new)
+            self._there.update(texts)
+
+    def keep(self, connection: Connection, run: Run) -> None:
+        """Store the figures of a run, in the place of those that it had."""
+        if known := row_of(run):
+            row, texts = known
+            self.keep_texts(connection, texts)
+            connection.execute(tables.FIGURES.delete().where(tables.FIGURES.c.run_id == run.id))
+            connection.execute(insert(tables.FIGURES), [row])
+
+    @staticmethod
+    def keep_tags(connection: Connection, run: Run) -> None:
+        """Labels may change at any time."""
+        at = tables.FIGURES.c.run_id == run.id
+        connection.execute(update(tables.FIGURES).where(at).values(tags=",".join(run.tags)))
+
+
+def _unless_there(statement: Any) -> Insert:
+    return statement.on_conflict_do_nothing()  # type: ignore[no-any-return]
+
+
+def stored_figures(
+    database: Database, experiment: str, lab: str, newest: int, since: datetime | None = None
+) -> FleetRows:
+    """The newest runs of each GPU.
+
+    Args:
+        database: to read.
+        experiment, lab: of the runs.
+        newest: how many runs of a GPU.
+        since: only those that began then or later.
+    """
+    columns = tables.FIGURES.c
+    gpu = (columns.machine, columns.host, columns.gpu, columns.device)
+    rank = func.row_number().over(partition_by=gpu, order_by=(columns.created_at.desc(), columns.run_id))
+    ranked = select(tables.FIGURES, rank.label("rank")).where(columns.experiment == experiment, columns.lab == lab)
+    if since is not None:
+        ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
+    inner = ranked.subquery()
+    query = select(*(inner.c[name] for name in _READ)).where(inner.c.rank <= newest)
+    with database.reading() as connection:
+        runs = [_stored(*row) for row in connection.execute(query).all()]
+        named = {run.layout for run in runs} | {run.surroundings for run in runs}
+        texts = dict(map(tuple, connection.execute(_texts(sorted(named))))) if named else {}
+    return FleetRows(runs, texts)
+
+
+_READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "tags", "layout", "surroundings", "content")
+
+
+def _stored(run_id: str, created_at: datetime, *rest: Any) -> FleetRun:
+    machine, host, gpu, device, tags, layout, around, content = rest
+    values = np.frombuffer(content, _FLOATS)
+    tagged = tuple(tags.split(",")) if tags else ()
+    return FleetRun(run_id, created_at, machine, host, gpu, device, tagged, layout, around, values)
+
+
+def _texts(names: Sequence[str]) -> Select[Any]:
+    shared: Table = tables.SHARED_TEXTS
+    query = select(shared.c.id, shared.c.document)
+    return query.where(shared.c.id.in_(names)) if len(names) < _MANY else query
+
+
+_MANY = 500
+"""Texts from which all are read, instead of those that are named."""
+
+
+def runs_without_figures(database: Database, experiment: str, lab: str) -> list[str]:
+    """Ids of runs that have ended well, but of which an older PinScope kept no figures; the newest first."""
+    runs = tables.RUNS.c
+    kept = select(tables.FIGURES.c.run_id).where(tables.FIGURES.c.run_id == runs.id).exists()
+    query = select(runs.id).where(runs.experiment == experiment, runs.lab == lab, runs.status == "done", ~kept)
+    with database.reading() as connection:
+        return list(connection.scalars(query.order_by(runs.created_at.desc())))
+
+
+def experiments_with_figures(database: Database) -> Iterator[tuple[str, str, int]]:
+    """Experiment, lab and how many of its runs have figures; those with most first."""
+    columns = tables.FIGURES.c
+    count = func.count()
+    query = select(columns.experiment, columns.lab, count).group_by(columns.experiment, columns.lab)
+    with database.reading() as connection:
+        yield from map(tuple, connection.execute(query.order_by(count.desc())))
+
+
+def with_figures(database: Database, run: Run) -> Run:
+    """A stored run as a bundle carries it: with its figures, where it has some."""
+    columns = tables.FIGURES.c
+    query = select(columns.content, tables.SHARED_TEXTS.c.document, columns.surroundings).where(
+        columns.run_id == run.id, tables.SHARED_TEXTS.c.id == columns.layout
+    )
+    with database.reading() as connection:
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            return run
+        shared = tables.SHARED_TEXTS.c
+        around = connection.scalar(select(shared.document).where(shared.id == row.surroundings))
+    own = surroundings(run)
+    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(row.content, _FLOATS))
+    facts = {key: text for key, text in json.loads(around or "{}").items() if key not in own}
+    return run.model_copy(update={"figures": RunFigures(layout=row.document, values=values, facts=facts)})

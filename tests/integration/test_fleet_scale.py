@@ -1,0 +1,78 @@
+"""Ten thousand hosts in PostgreSQL: runs are taken at the rate at which they come, and who is at fault is found.
+
+Times are those of the processor, of this process: the machine may be shared. The wall clock is printed beside them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from pinscope.report.fleet import read_fleet, render
+from pinscope.store.bundle import open_bundle, write_bundle
+from pinscope.store.store import Store
+from tests.conftest import Outliving
+from tests.data.synthetic_fleet import SyntheticFleet, fill, scaled_rows
+from tests.integration.postgresql_server import PostgreSQLServer, started_server
+
+HOSTS, FAULTS = 10_000, 20
+MOST_FALSE = 2
+READ_SECONDS, REPORT_SECONDS = 2.5, 1.5
+IMPORT_SECONDS = 0.02
+"""Of a run of 900 rows, at most; an idle core takes a third of it."""
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture(scope="module")
+def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
+    with started_server(outliving) as started:
+        yield started
+
+
+def measured(what: str, do: Callable[[], Answer]) -> tuple[Answer, float]:
+    wall, begun = time.perf_counter(), time.process_time()
+    answer = do()
+    took = time.process_time() - begun
+    print(f"{what}: {took:.2f} s of the processor, {time.perf_counter() - wall:.2f} s")  # noqa: T201 - what -s shows
+    return answer, took
+
+
+def test_runs_of_quick_size_are_taken_as_they_come(server: PostgreSQLServer, tmp_path: Path) -> None:
+    server.empty()
+    runs = islice(SyntheticFleet(100, 1, seed=1).runs(), 200)
+    file = tmp_path / "two-hundred.pinscope"
+    write_bundle(file, [(run, scaled_rows(offs)) for run, offs in runs])
+    with Store(server.url) as store, open_bundle(file, whole=False) as bundle:
+        with store.writing():
+            pass  # makes the tables
+        imported, took = measured("200 runs of 900 rows", lambda: store.import_runs(bundle.items(), bundle.parts))
+        assert len(imported.added) == 200
+        assert len(list(store.observations(imported.added[77]))) == 900
+    assert took / 200 < IMPORT_SECONDS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_at_fault_among_ten_thousand_hosts_is_found(server: PostgreSQLServer, seed: int) -> None:
+    server.empty()
+    made = SyntheticFleet(HOSTS, FAULTS // 4, seed)
+    blamed = set[str]()
+    with Store(server.url) as store:
+        for experiment in ("bandwidth", "pinning_strategy"):
+            fill(store, made, experiment)
+            fleet, took = measured(
+                f"{experiment} on {HOSTS:,} hosts", lambda experiment=experiment: read_fleet(store, experiment)
+            )
+            page, drawn = measured("its report", lambda fleet=fleet: render(fleet, ".html", "rack"))
+            assert took < READ_SECONDS
+            assert drawn < REPORT_SECONDS
+            assert b"By rack" in page
+            blamed |= {fleet.gpus[one.place].host for one in fleet.outliers}
+    found, false = blamed & set(made.faults), blamed - set(made.faults)
+    print(f"seed {seed}: {len(found)} of {len(made.faults)} found, {len(false)} blamed wrongly")  # noqa: T201 - as above
+    assert len(found) == FAULTS
+    assert len(false) <= MOST_FALSE

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Insert, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Insert, Select, Table, func, insert, inspect, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pinscope.analysis.machine_keys import surroundings
@@ -94,6 +94,11 @@ class FigureTable:
         connection.execute(update(tables.FIGURES).where(at).values(tags=",".join(run.tags)))
 
 
+def _are_kept(connection: Connection) -> bool:
+    """Whether the database keeps figures; one of an older schema does from the next time that it is written to."""
+    return inspect(connection).has_table(tables.FIGURES.name)
+
+
 def _unless_there(statement: Any) -> Insert:
     return statement.on_conflict_do_nothing()  # type: ignore[no-any-return]
 
@@ -118,6 +123,8 @@ def stored_figures(
     inner = ranked.subquery()
     query = select(*(inner.c[name] for name in _READ)).where(inner.c.rank <= newest)
     with database.reading() as connection:
+        if not _are_kept(connection):
+            return FleetRows((), {})
         runs = [_stored(*row) for row in connection.execute(query).all()]
         named = {run.layout for run in runs} | {run.surroundings for run in runs}
         texts = dict(map(tuple, connection.execute(_texts(sorted(named))))) if named else {}
@@ -148,8 +155,10 @@ def runs_without_figures(database: Database, experiment: str, lab: str) -> list[
     """Ids of runs that have ended well, but of which an older PinScope kept no figures; the newest first."""
     runs = tables.RUNS.c
     kept = select(tables.FIGURES.c.run_id).where(tables.FIGURES.c.run_id == runs.id).exists()
-    query = select(runs.id).where(runs.experiment == experiment, runs.lab == lab, runs.status == "done", ~kept)
+    query = select(runs.id).where(runs.experiment == experiment, runs.lab == lab, runs.status == "done")
     with database.reading() as connection:
+        if _are_kept(connection):
+            query = query.where(~kept)
         return list(connection.scalars(query.order_by(runs.created_at.desc())))
 
 
@@ -159,7 +168,8 @@ def experiments_with_figures(database: Database) -> Iterator[tuple[str, str, int
     count = func.count()
     query = select(columns.experiment, columns.lab, count).group_by(columns.experiment, columns.lab)
     with database.reading() as connection:
-        yield from map(tuple, connection.execute(query.order_by(count.desc())))
+        if _are_kept(connection):
+            yield from map(tuple, connection.execute(query.order_by(count.desc())))
 
 
 def with_figures(database: Database, run: Run) -> Run:
@@ -169,7 +179,7 @@ def with_figures(database: Database, run: Run) -> Run:
         columns.run_id == run.id, tables.SHARED_TEXTS.c.id == columns.layout
     )
     with database.reading() as connection:
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(query).one_or_none() if _are_kept(connection) else None
         if row is None:
             return run
         shared = tables.SHARED_TEXTS.c

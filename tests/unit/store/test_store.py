@@ -21,6 +21,7 @@ from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
 from pinscope.store import rows as rows_module
 from pinscope.store.bundle import render_bundle
+from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures, with_figures
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
@@ -460,6 +461,9 @@ def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date(url: 
     raw(url, "UPDATE meta SET schema_version = 1")
     with Store(url) as store:
         assert store.observations(run.id) == new_rows(3)
+        assert with_figures(store, run) == run
+        assert list(experiments_with_figures(store)) == runs_without_figures(store, "bandwidth", "host") == []
+        assert stored_figures(store, "bandwidth", "host", 3).runs == ()
         with pytest.raises(DBAPIError):
             raw(url, "SELECT * FROM attachments")
         store.append(run.id, new_rows(1))

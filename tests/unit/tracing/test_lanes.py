@@ -242,11 +242,14 @@ def test_a_call_that_a_lane_has_is_followed_to_its_end_though_the_recording_is_o
 ) -> None:
     program = """
 import pinscope, torch
-tensor = torch.Tensor()
+tensor, step = torch.Tensor(), 0
 def work():
-    for step in range(6): tensor.copy_(tensor)
+    global step
+    for step in range(3): tensor.copy_(tensor)
 thread = threading.Thread(target=work)
-with pinscope.trace("part"): thread.start(); time.sleep(0.11)
+with pinscope.trace("part"):
+    thread.start()
+    while not (step == 2 and cuda.fake_under_way()): time.sleep(0.001)
 thread.join()
 """
     seen = stepped(library, tmp_path / "folder", program, Scope(children=False, only_parts=True))

@@ -66,8 +66,6 @@ def unreadable(
             advice=None if host.missing["pinned_bytes"] == NO_HOST else PIN_COUNTERS_ADVICE,
         )
     yield from _processes(proc, processes)
-    if processes.value is not None:
-        yield from _bounds(processes.value)
     if gpus.value is None:
         yield Unreadable(
             what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
@@ -106,24 +104,14 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             advice=AS_ROOT,
             hides_holders=True,
         )
-    if processes.value.strangers:
-        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
-
-
-def _bounds(processes: Processes) -> Iterator[Unreadable]:
-    """What a snapshot leaves out so that no process can make it endless."""
-    if processes.skipped:
+    if processes.value.skipped:
         yield Unreadable(
-            what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
+            what=f"Open files of {processes.value.skipped:,} of {processes.value.looked_at:,} processes",
             reason="they have more open files than a snapshot reads of one process, or of all together",
             hides_holders=True,
         )
-    if processes.unread:
-        yield Unreadable(
-            what=f"{processes.unread:,} of {processes.looked_at:,} processes",
-            reason="a snapshot takes only so much processor time",
-            hides_holders=True,
-        )
+    if processes.value.strangers:
+        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
 
 
 def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
@@ -198,7 +186,7 @@ def snapshot(
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
-    remembered = remembered or Remembered(is_series=False)
+    remembered = remembered or Remembered()
     if remembered.booted.value is None:
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)

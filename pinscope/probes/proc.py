@@ -68,7 +68,6 @@ def all_of(*answers: Answer[T]) -> Answer[tuple[T, ...]]:
 
 FileKey = tuple[int, int]
 """Device and inode of a file."""
-_NO_PROCESS = "/proc shows no process"
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
 
@@ -108,8 +107,6 @@ class Proc:
         self._bases = {"proc": str(root), "sys": str(sys)}
         self._top = str(top)
         self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
-        # The kernel's own listing of thousands of processes needs no closer look at each name.
-        self._is_pid: Callable[[str], bool] = str.isdigit if self._is_here else _is_pid
 
     @classmethod
     def below(cls, folder: Path) -> Proc:
@@ -178,15 +175,7 @@ class Proc:
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
         names = self._at("/proc", os.listdir)
-        return names.then(lambda listed: tuple(map(int, filter(self._is_pid, listed))) or None, _NO_PROCESS)
-
-    def tasks(self) -> Answer[dict[int, int]]:
-        """Process id → inode number of its folder, which a later process with the same id does not get."""
-        return self._at("/proc", self._tasks).then(lambda tasks: tasks or None, _NO_PROCESS)
-
-    def _tasks(self, place: str) -> dict[int, int]:
-        with os.scandir(place) as entries:
-            return {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
+        return names.then(lambda listed: tuple(map(int, filter(_is_pid, listed))) or None, "/proc shows no process")
 
     def links(self, folder: str) -> Answer[dict[str, str]]:
         """Where the symbolic links in a folder point to, by name, such as /proc/PID/fd, of the first
@@ -450,12 +439,9 @@ def open_file_keys(place: str) -> Iterator[FileKey]:
 
 @dataclass
 class Allowance:
-    """What one snapshot may still read of other users' processes, beyond a glance at each."""
+    """Processor time of this thread in which other users' processes are read, beyond a glance at each."""
 
-    maps_bytes: int = 24 * 2**20
-    open_files: int = 100_000
     seconds: float = 0.4
-    """Processor time of this thread, for all processes together."""
     _begun: float = field(default_factory=time.thread_time)
 
     @property

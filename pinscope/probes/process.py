@@ -51,10 +51,6 @@ Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
 _NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
 _NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
-_PLAIN = re.compile(
-    rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
-    rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
-)
 
 
 class ProcessStatus:
@@ -109,16 +105,6 @@ class ProcessStatus:
         start = self._text.find("\nVmPeak:")
         end = self._text.find("\nVmLck:", start)
         return self._text[start:end] if 0 <= start < end else ""
-
-
-def plain_address_space(status: bytes) -> int | None:
-    """Bytes of address space of a process that has nothing locked, pinned or shared, as most have not.
-
-    ``None`` if it has, and if its ``status`` has another form than the kernel's (Linux 4.5 and later): a quick answer
-    for a snapshot, which asks it of hundreds.
-    """
-    match = _PLAIN.search(status)
-    return None if match is None else int(match[1]) * 1024
 
 
 @dataclass(frozen=True)

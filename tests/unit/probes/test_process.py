@@ -32,7 +32,6 @@ from pinscope.probes.process import (
     group_of,
     is_alive,
     parse_maps,
-    plain_address_space,
     process_of,
     start_ticks,
     start_time,
@@ -232,19 +231,10 @@ def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
     status = ProcessStatus(text)
     assert not status.has_locked
     assert not status.may_share
-    assert plain_address_space(text.encode()) == status.bytes("VmSize")
     for key in ("VmLck", "VmPin", "RssShmem"):
         changed = text.replace(f"{key}:\t       0 kB", f"{key}:\t12345678 kB")
-        assert plain_address_space(changed.encode()) is None
         assert ProcessStatus(changed).has_locked is (key != "RssShmem")
         assert ProcessStatus(changed).may_share is (key == "RssShmem")
-
-
-def test_this_process_has_the_form_that_is_read_quickly() -> None:
-    text = Path("/proc/self/status").read_text()
-    status = ProcessStatus(text)
-    expected = None if status.has_locked or status.may_share else status.bytes("VmSize")
-    assert plain_address_space(text.encode()) == expected
 
 
 def test_a_process_name_cannot_fake_a_line() -> None:
@@ -363,4 +353,3 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
         assert (status.number(key) or 0) >= 0
     assert isinstance(status.size, str)
     assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
-    assert (plain_address_space(text.encode()) or 0) >= 0

@@ -133,57 +133,11 @@ def test_without_proc_there_is_a_reason(tmp_path: Path) -> None:
     assert read_processes(Proc.below(tmp_path)).reason == "/proc shows no process"
 
 
-def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_with_its_pid_is_seen(
-    tmp_path: Path,
-) -> None:
+def test_a_kernel_thread_holds_nothing_and_a_process_that_follows_with_its_pid_is_seen(tmp_path: Path) -> None:
     folder = tmp_path / "proc/77"
     folder.mkdir(parents=True)
     (folder / "status").write_text("Name:\tkworker\nPPid:\t2\n")
-    spy, remembered = Spy(tmp_path), Remembered()
-    for _ in range(3):
-        assert look(spy, remembered=remembered) == Processes((), 1, 0, frozenset())
-    assert spy.asked.count("/proc/77/status") == 1
-    folder.rename(tmp_path / "gone")
-    folder.mkdir()
-    (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
-    (locked,) = look(spy, remembered=remembered).seen
-    assert locked.pid == 77
-
-
-def test_a_quiet_process_costs_its_statm_alone_until_the_host_counts_a_lock_or_it_grows(tmp_path: Path) -> None:
-    folder = tmp_path / "proc/77"
-    folder.mkdir(parents=True)
-    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
-    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
-    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
-    spy, remembered = Spy(tmp_path), Remembered()
-
-    def reads() -> list[str]:
-        spy.asked.clear()
-        look(spy, remembered=remembered)
-        return [path.rpartition("/")[2] for path in spy.asked if path.startswith("/proc/77/")]
-
-    assert [reads() for _ in range(4)] == [["status"], ["statm", "status"], ["statm"], ["statm"]]
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 6\n")
-    assert [reads() for _ in range(3)] == [["status"], ["statm", "status"], ["statm"]]
-    (folder / "statm").write_text("3 1 1 1 0 1 0\n")
-    assert [reads() for _ in range(2)] == [["statm", "status"], ["statm"]]
-    (tmp_path / "proc/vmstat").unlink()
-    assert [reads() for _ in range(2)] == [["status"], ["status"]]
-
-
-def test_a_quiet_process_that_the_driver_names_later_is_looked_at(tmp_path: Path) -> None:
-    folder = tmp_path / "proc/77"
-    (folder / "fd").mkdir(parents=True)
-    (folder / "fd/3").symlink_to("/dev/nvidia-uvm")
-    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
-    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
-    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
-    (folder / "maps").write_text("00400000-00401000 r-xp 00000000 08:02 7 /usr/bin/program\n")
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
     proc, remembered = Proc.below(tmp_path), Remembered()
-    for _ in range(3):
-        assert look(proc, remembered=remembered).seen == ()
-    found = look(proc, 77, remembered=remembered)
-    assert ([one.pid for one in found.seen], found.strangers) == ([77], frozenset())
+    assert look(proc, remembered=remembered) == Processes((), 1, 0, frozenset())
+    (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
+    assert [process.pid for process in look(proc, remembered=remembered).seen] == [77]

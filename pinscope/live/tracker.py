@@ -24,20 +24,11 @@ from pinscope.live.copies import CopyCounter
 from pinscope.live.sampler import Repeater
 from pinscope.probes import uprobes
 from pinscope.probes.copy_calls import COPY_CALLS
-from pinscope.probes.proc import HERE, Answer, Proc
+from pinscope.probes.elf import function_offsets
+from pinscope.probes.proc import HERE, Answer, FileKey, Proc
 from pinscope.probes.process import Caller, LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
-from pinscope.probes.uprobes import (
-    CALLS,
-    FLAGLESS,
-    Entered,
-    Executed,
-    FileKey,
-    LibraryUsers,
-    Lost,
-    Returned,
-    TraceEvent,
-)
+from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, LibraryUsers, Lost, Returned, TraceEvent
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 
@@ -457,7 +448,7 @@ class _Session:
 
     def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
         machine = os.uname().machine
-        offsets = uprobes.function_offsets(descriptor, CALLS, machine)
+        offsets = function_offsets(descriptor, CALLS, machine)
         if not offsets.value:
             return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
         # By the open file: a path may hold blanks, which end it.
@@ -470,7 +461,7 @@ class _Session:
         except OSError as error:
             reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return ProbedLibrary(path=path, reason=reason)
-        self._copies.add(place, uprobes.function_offsets(descriptor, COPY_CALLS, machine).value or {})
+        self._copies.add(place, function_offsets(descriptor, COPY_CALLS, machine).value or {})
         return ProbedLibrary(path=path, calls=tuple(calls))
 
     def close(self) -> None:

@@ -11,18 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinscope.probes.uprobes import (
-    ARCHITECTURES,
-    CALLS,
-    MOST_TABLE_BYTES,
-    Entered,
-    Executed,
-    Lost,
-    Returned,
-    definitions,
-    function_offsets,
-    parse_trace,
-)
+from pinscope.probes.elf import MOST_TABLE_BYTES, function_offsets
+from pinscope.probes.uprobes import ARCHITECTURES, CALLS, Entered, Executed, Lost, Returned, definitions, parse_trace
 
 H200 = (Path(__file__).parents[2] / "data" / "trace" / "h200.txt").read_text()
 ENTRY = "python3-569     [015] DBZff    36.193949: cuMemHostRegister_v2: (0x7fc42d6e0750) a=0x7fc1e010 b=0x1000 c=0x1\n"

@@ -49,18 +49,12 @@ _LARGE_STEP_BYTES = 256 * 2**20
 """Pieces that have nothing reserved behind them, those of 256 MiB and more, began at a multiple of this (driver 580).
 Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
-_NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
-_NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
-
 
 class ProcessStatus:
     """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
 
-    __slots__ = ("_bytes", "_text")
-
     def __init__(self, text: str) -> None:
         self._text = f"\n{text}"
-        self._bytes: dict[str, int | None] = {}
 
     def line(self, key: str) -> str | None:
         """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
@@ -73,11 +67,9 @@ class ProcessStatus:
 
     def bytes(self, key: str) -> int | None:
         """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
-        if key not in self._bytes:
-            text = self.line(key) or ""
-            number = whole(text[:-3].strip()) if text.endswith(" kB") else None
-            self._bytes[key] = None if number is None else number * 1024
-        return self._bytes[key]
+        text = self.line(key) or ""
+        number = whole(text[:-3].strip()) if text.endswith(" kB") else None
+        return None if number is None else number * 1024
 
     def number(self, key: str) -> int | None:
         """The first number beside ``key``."""
@@ -92,12 +84,12 @@ class ProcessStatus:
     @property
     def has_locked(self) -> bool:
         """True if it has memory that is locked (VmLck) or that the kernel counts as pinned by it (VmPin)."""
-        return _NOTHING_LOCKED not in self._text and bool(self.bytes("VmLck") or self.bytes("VmPin"))
+        return bool(self.bytes("VmLck") or self.bytes("VmPin"))
 
     @property
     def may_share(self) -> bool:
         """False if no page of shared memory is resident (RssShmem); true where that is not known."""
-        return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
+        return self.bytes("RssShmem") != 0
 
     @property
     def size(self) -> str:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from pinscope.probes.elf import is_for_another_processor
 from pinscope.probes.proc import HERE, Allowance, FileKey, Proc
-from pinscope.probes.process import ending_with_this
+from pinscope.probes.process import ProcessStatus, ending_with_this
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 
@@ -261,19 +261,11 @@ def _is_foreign(path: Path) -> bool:
         os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    address_space: str
-    code: str
-    reason: str | None
-
-
 @dataclass
 class LibraryUsers:
     """Finds processes whose copy of the driver's library is not followed.
 
-    A process whose address space, or the part of it that holds code, stays as large as it was has mapped no library
-    and is not read again.
+    A process that has as much code of libraries as before has mapped none, and its mappings are not read again.
 
     Args:
         probed: each known file, and why it is not followed; ``None`` if it is.
@@ -282,36 +274,28 @@ class LibraryUsers:
 
     probed: Mapping[FileKey, str | None]
     proc: Proc = HERE
-    _known: dict[int, _Process] = field(default_factory=dict)
+    _known: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """By pid: how much code, and why its copy is not followed."""
 
     def not_followed(self) -> Mapping[int, str]:
         """Why the copy is not followed that a process uses, by its pid."""
         allowance = Allowance(seconds=MOST_SCAN_SECONDS)
         pids = self.proc.pids().value or ()
         self._known = {pid: known for pid in pids if (known := self._process(pid, allowance)) is not None}
-        return {pid: known.reason for pid, known in self._known.items() if known.reason is not None}
+        return {pid: reason for pid, (_, reason) in self._known.items() if reason is not None}
 
-    def _process(self, pid: int, allowance: Allowance) -> _Process | None:
+    def _process(self, pid: int, allowance: Allowance) -> tuple[str, str | None] | None:
         before = self._known.get(pid)
         if allowance.is_spent:
             return before
-        size = (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
-        if not size:  # ended
+        code = ProcessStatus((self.proc.glance(f"/proc/{pid}/status") or b"").decode("utf-8", "replace")).line("VmLib")
+        if code is None:  # a thread of the kernel, or it has ended
             return None
-        if before is not None and before.address_space == size:
-            return before
-        # Threads of the kernel have no memory, and there are hundreds of them.
-        code = (self.proc.fields(f"/proc/{pid}/status").text("VmLib").value or "") if size != "0" else ""
-        if before is not None and before.code == code:
-            return _Process(size, code, before.reason)
-        return _Process(size, code, self._reason(pid) if size != "0" else None)
+        return before if before is not None and before[0] == code else (code, self._reason(pid))
 
     def _reason(self, pid: int) -> str | None:
         for mapped in set(_MAPPED.findall(self.proc.read(f"/proc/{pid}/maps").value or "")):
             file = self.proc.file_key(f"/proc/{pid}/map_files/{mapped}").value
-            if file is None:  # the process has ended, or let go of it
-                continue
-            reason = self.probed.get(file, ANOTHER_COPY)
-            if reason is not None:
+            if file is not None and (reason := self.probed.get(file, ANOTHER_COPY)) is not None:  # else it has let go
                 return reason
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -16,9 +16,9 @@ from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
-    Identity,
     MemoryMaps,
     ObjectKey,
+    command_line,
     container,
     covered_bytes,
     group_of,
@@ -248,8 +248,8 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
-    identify: Callable[[int], Identity]
-    """By pid; each is read once."""
+    started: Mapping[int, Answer[int]]
+    """Pid → clock ticks from the boot to its start."""
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
@@ -299,8 +299,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     group = group_of(seen.pid, around.groups.memberships(seen.pid))
     left = around.groups.of(seen.pid)
     user = _number(seen, "Uid").then(user_name)
-    identity = around.identify(seen.pid)
-    started = start_time(seen.pid, identity.started, around.booted)
+    started = start_time(seen.pid, around.started[seen.pid], around.booted)
     registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
     kept, keeping = _kept(seen, maps, pieces.then(sum))
     said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
@@ -322,7 +321,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         parent_pid=_number(seen, "PPid").note(missing, "parent_pid"),
         user=user.note(missing, "user"),
         name=seen.status.line("Name") or "",
-        command=identity.command.note(missing, "command"),
+        command=command_line(seen.pid, around.proc).note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
         cgroup_limit_bytes=left.then(lambda limit: limit.limit_bytes).note(missing, "cgroup_limit_bytes"),

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from typing import Self
 
 from pinscope.analysis import rules
@@ -34,7 +33,7 @@ from pinscope.live.tracker import Tracker
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Answer, Proc
-from pinscope.probes.process import MemoryMaps, boot_time, identify
+from pinscope.probes.process import MemoryMaps, boot_time, start_ticks
 from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
@@ -205,7 +204,9 @@ def snapshot(
             spare_pins_bytes=None,
             booted=remembered.booted,
             groups=groups,
-            identify=cache(lambda pid: identify(pid, proc)),
+            started={
+                seen.pid: start_ticks(seen.pid, proc) for seen in (processes.value.seen if processes.value else ())
+            },
             registrations=registrations,
         ),
     )
@@ -269,7 +270,7 @@ def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
     return Candidate(
         pid=process.pid,
         parent=process.status.number("PPid"),
-        started=around.identify(process.pid).started.value,
+        started=around.started[process.pid].value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 

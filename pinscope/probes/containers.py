@@ -63,9 +63,6 @@ UNLIMITED = 2**62
 
 NO_LIMIT = "no control group limits the memory of this process"
 
-MOST_GROUPS = 4096
-"""Control groups that one reading looks at: a process's own and all above it."""
-
 
 @dataclass(frozen=True)
 class Headroom:
@@ -81,13 +78,13 @@ class _Files:
 
     limits: tuple[str, ...]
     usage: str
-    reclaimable: tuple[str, ...]
+    reclaimable: str
 
 
 _VERSIONS = {
-    "cgroup": _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "inactive_file")),
+    "cgroup": _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     # Above memory.high the kernel throttles: pinned pages cannot be reclaimed, so the process would crawl.
-    "cgroup2": _Files(("memory.max", "memory.high"), "memory.current", ("inactive_file",)),
+    "cgroup2": _Files(("memory.max", "memory.high"), "memory.current", "inactive_file"),
 }
 
 
@@ -111,7 +108,6 @@ class GroupHeadrooms:
         self._proc = proc
         self._mounts = read_mounts(proc).then(lambda mounts: tuple(filter(_limits_memory, mounts)))
         self._known: dict[str, Answer[Headroom]] = {}
-        self._levels: dict[tuple[str, str], Answer[Headroom]] = {}
         self._memberships: dict[int | Literal["self"], Answer[str]] = {}
 
     def memberships(self, pid: int | Literal["self"]) -> Answer[str]:
@@ -135,7 +131,7 @@ class GroupHeadrooms:
         levels = []
         unreadable = []
         for kind, folder in _groups(memberships, mounts):
-            level = self._level(kind, folder)
+            level = _headroom(self._proc, kind, folder)
             if level.value is not None:
                 levels.append(level.value)
             elif level.reason is not None and level.reason != NO_LIMIT:
@@ -143,14 +139,6 @@ class GroupHeadrooms:
         if levels:
             return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
         return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
-
-    def _level(self, kind: str, folder: str) -> Answer[Headroom]:
-        """One group; a user who may make groups can make any number, one below the other."""
-        if (kind, folder) not in self._levels:
-            if len(self._levels) >= MOST_GROUPS:
-                return Answer.missing(f"one reading looks at no more than {MOST_GROUPS} control groups")
-            self._levels[kind, folder] = _headroom(self._proc, kind, folder)
-        return self._levels[kind, folder]
 
 
 def memory_paths(memberships: str) -> dict[str, str]:
@@ -217,9 +205,7 @@ def _headroom(proc: Proc, kind: str, folder: str) -> Answer[Headroom]:
         return Answer.missing(f"the control group has a limit, but its usage is unknown: {usage.reason}")
     limit = min(limits)
     statistics = proc.fields(f"{folder}/memory.stat")
-    reclaimable = next(
-        (amount.value for name in files.reclaimable if (amount := statistics.amount(name)).value is not None), 0
-    )
+    reclaimable = statistics.amount(files.reclaimable).value or 0
     return Answer(Headroom(max(0, limit - usage.value + min(reclaimable, usage.value)), limit))
 
 

@@ -216,10 +216,9 @@ def covered_bytes(extents: Sequence[Extent]) -> int:
     return covered
 
 
-_ENDED = frozenset("ZXx")
-"""States of a process that has ended: a zombie waits for its parent only."""
-_STATE, _STARTED = 0, 19
-"""Fields 3 and 22 of /proc/PID/stat, counted after the name."""
+PARENT, STARTED, STACK = 1, 19, 25
+"""Fields 4, 22 and 28 of /proc/PID/stat, counted after the name. The first is the state: Z is a zombie, which waits for
+its parent only."""
 _UNKNOWN_BOOT = "unknown"
 
 
@@ -247,16 +246,20 @@ def process_of(pid: int, proc: Proc = HERE) -> Process | None:
 
 def start_ticks(pid: int, proc: Proc = HERE) -> Answer[int]:
     """Clock ticks from the boot to the start of a process; missing if it has ended."""
+    fields = stat_fields(pid, proc)
+    return fields.then(lambda fields: whole(fields[STARTED]), f"/proc/{pid}/stat gives no start")
+
+
+def stat_fields(pid: int, proc: Proc) -> Answer[list[str]]:
+    """What stands behind the name in /proc/PID/stat; missing if the process has ended."""
     path = f"/proc/{pid}/stat"
-    return proc.read(path).then(_start_ticks, f"{path} shows no running process")
+    return proc.read(path).then(_stat_fields, f"{path} shows no running process")
 
 
-def _start_ticks(text: str) -> int | None:
+def _stat_fields(text: str) -> list[str] | None:
     # The name, in parentheses, may itself hold blanks and parentheses: the last one ends it.
     fields = text.rpartition(")")[2].split()
-    if len(fields) <= _STARTED or fields[_STATE] in _ENDED:
-        return None
-    return whole(fields[_STARTED])
+    return None if len(fields) <= STARTED or fields[0] in "ZXx" else fields
 
 
 def is_alive(process: Process, proc: Proc = HERE) -> bool:
@@ -322,20 +325,6 @@ def _words(text: str, is_whole: bool) -> str | None:
     if is_whole and len(words) <= MOST_COMMAND_CHARACTERS:
         return words or None
     return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What stays as long as a process runs one program, or nearly so."""
-
-    started: Answer[int]
-    """Clock ticks since boot."""
-    command: Answer[str]
-
-
-def identify(pid: int, proc: Proc) -> Identity:
-    """Read it anew."""
-    return Identity(start_ticks(pid, proc), command_line(pid, proc))
 
 
 def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:

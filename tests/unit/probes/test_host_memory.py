@@ -94,7 +94,7 @@ def test_an_idle_captured_host_has_little_driver_memory() -> None:
     "text", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "some avg10=x\nfull avg10=y\n", "some\0full"]
 )
 def test_pressure_that_makes_no_sense_is_a_reason(plant: Plant, text: str) -> None:
-    assert "makes no sense" in (memory_pressure(plant({"/proc/pressure/memory": text})).reason or "")
+    assert "/proc/pressure/memory " in (memory_pressure(plant({"/proc/pressure/memory": text})).reason or "")
 
 
 MEMINFO = "MemTotal: 16384 kB\nMemFree: 4096 kB\nMemAvailable: 8192 kB\nCached: 2048 kB\n"

@@ -18,7 +18,7 @@ class Spy(OneDoor):
     """Remembers what it was asked for, and can refuse files as the kernel does to another user."""
 
     def __init__(self, folder: Path, refused: tuple[str, ...] = ()) -> None:
-        super().__init__(folder / "proc", folder / "sys", folder)
+        super().__init__(folder)
         self.asked: list[str] = []
         self.refused = refused
 

@@ -193,8 +193,9 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
+    seen = processes.value.seen if processes.value is not None else ()
     holders = _holders(
-        processes,
+        seen,
         host,
         Surroundings(
             proc=proc,
@@ -204,9 +205,7 @@ def snapshot(
             spare_pins_bytes=None,
             booted=remembered.booted,
             groups=groups,
-            started={
-                seen.pid: start_ticks(seen.pid, proc) for seen in (processes.value.seen if processes.value else ())
-            },
+            started={process.pid: start_ticks(process.pid, proc) for process in seen},
             registrations=registrations,
         ),
     )
@@ -227,11 +226,8 @@ def snapshot(
     )
 
 
-def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
+def _holders(seen: Sequence[SeenProcess], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
     """Processes that hold something, most bytes first."""
-    if processes.value is None:
-        return ()
-    seen: Sequence[SeenProcess] = processes.value.seen
     pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
     candidates = [_candidate(process, around) for process in seen if process.maps is not None]
     shares = attribute(without_larger(candidates, pinned))

@@ -40,8 +40,6 @@ _TELLING = (56 * MIB, 6_205_440)
 _UNFAMILIAR = at_most(
     "it includes what the driver maps for its contexts, as this driver maps other sizes than version 580"
 )
-_MOST_GENERATIONS = 100
-"""So many ancestors decide between two that started in one tick."""
 
 
 def context_count(maps: MemoryMaps) -> int:
@@ -103,14 +101,17 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     """
     parents = {candidate.pid: candidate.parent for candidate in candidates}
     ranks = {candidate.pid: _rank(candidate, parents) for candidate in candidates}
-    common = _common(candidates)
-    shares = {candidate.pid: Share(_alone(candidate.maps.sizes, common)) for candidate in candidates}
-    for key, users in _users(candidates, common).items():
-        owner = min(users, key=lambda candidate: ranks[candidate.pid])
-        shares[owner.pid].owned.append(
-            covered_bytes([extent for candidate in users for extent in candidate.maps.shared_zero[key]])
-        )
-        for candidate in users:
+    shares = {candidate.pid: Share() for candidate in candidates}
+    users: dict[ObjectKey, list[Candidate]] = {}
+    for candidate in candidates:
+        for key in candidate.maps.shared_zero:
+            users.setdefault(key, []).append(candidate)
+    for key, sharing in users.items():
+        owner = min(sharing, key=lambda candidate: ranks[candidate.pid])
+        alone = len(sharing) == 1
+        extents = () if alone else [extent for candidate in sharing for extent in candidate.maps.shared_zero[key]]
+        shares[owner.pid].owned.append(owner.maps.sizes[key] if alone else covered_bytes(extents))
+        for candidate in sharing:
             if candidate is not owner:
                 shares[candidate.pid].inherited.append(candidate.maps.sizes[key])
                 shares[candidate.pid].inherited_from.add(owner.pid)
@@ -160,37 +161,10 @@ def _without_larger(candidate: Candidate, most: int) -> Candidate:
     return replace(candidate, maps=replace(candidate.maps, shared_zero=kept))
 
 
-def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
-    """Pieces that more than one process maps; nearly always none, and one process may have thousands."""
-    met: set[ObjectKey] = set()
-    common: set[ObjectKey] = set()
-    for candidate in candidates:
-        common.update(met & candidate.maps.shared_zero.keys())
-        met.update(candidate.maps.shared_zero)
-    return common
-
-
-def _users(candidates: Collection[Candidate], common: set[ObjectKey]) -> dict[ObjectKey, list[Candidate]]:
-    """Who maps each of these pieces."""
-    users: dict[ObjectKey, list[Candidate]] = {}
-    for candidate in candidates:
-        for key in common & candidate.maps.shared_zero.keys():
-            users.setdefault(key, []).append(candidate)
-    return users
-
-
-def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
-    """Sizes of the pieces that only this process maps."""
-    if common.isdisjoint(sizes):
-        return list(sizes.values())
-    return [size for key, size in sizes.items() if key not in common]
-
-
 def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
     """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
     depth, above, passed = 0, candidate.parent, {candidate.pid}
-    # A torn reading may show a circle, and a program may fork without end.
-    while above is not None and above in parents and above not in passed and depth < _MOST_GENERATIONS:
+    while above is not None and above in parents and above not in passed:  # a torn reading may show a circle
         passed.add(above)
         depth, above = depth + 1, parents[above]
     return (inf if candidate.started is None else candidate.started, depth, candidate.pid)

@@ -7,7 +7,6 @@ memory leaves no mark; both count in the kernel's total of pinned pages (measure
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -423,7 +422,6 @@ class LiveSource:
         self._gpus = gpus
         self._tracker = tracker
         self._remembered = Remembered()
-        self._lock = threading.Lock()
         self._first = True
         self._before_bytes: int | None = None
         """The most that can have been registered before the first snapshot, as nobody is known to have pinned it."""
@@ -454,16 +452,15 @@ class LiveSource:
         if self._gpus is not None and self._first:
             self._gpus.wait(self._gpus.limit_seconds)
         self._first = False
-        with self._lock:  # several may ask; what the series remembers is for one at a time
-            gpus = self._gpus.latest() if self._gpus is not None else None
-            registrations = self._tracker.registered() if self._tracker is not None else None
-            if registrations is not None and registrations.copies:
-                copies = {pid: judged(each, self._before_bytes) for pid, each in registrations.copies.items()}
-                registrations = registrations.model_copy(update={"copies": copies})
-            taken = snapshot(self._proc, gpus, self._remembered, registrations)
-            if self._before_bytes is None and taken.host.other_pinned_bytes is not None:
-                self._before_bytes = taken.host.other_pinned_bytes + COUNTER_SLACK_BYTES
-            return taken
+        gpus = self._gpus.latest() if self._gpus is not None else None
+        registrations = self._tracker.registered() if self._tracker is not None else None
+        if registrations is not None and registrations.copies:
+            copies = {pid: judged(each, self._before_bytes) for pid, each in registrations.copies.items()}
+            registrations = registrations.model_copy(update={"copies": copies})
+        taken = snapshot(self._proc, gpus, self._remembered, registrations)
+        if self._before_bytes is None and taken.host.other_pinned_bytes is not None:
+            self._before_bytes = taken.host.other_pinned_bytes + COUNTER_SLACK_BYTES
+        return taken
 
 
 def open_source(

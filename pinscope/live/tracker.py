@@ -55,8 +55,6 @@ class ProcessPieces:
     calls: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
-    record: PidRegistrations | None = None
-    """Made when it is asked for; ``None`` when something has happened since."""
 
     def __len__(self) -> int:
         """How many pieces are kept."""
@@ -81,21 +79,19 @@ class ProcessPieces:
 
     def as_record(self) -> PidRegistrations:
         """What is known of it, as a record; oldest pieces first."""
-        if self.record is None:
-            pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
-            self.record = PidRegistrations(
-                pid=self.caller.pid,
-                name=self.caller.name,
-                from_start=self.from_start,
-                registered_bytes=self.registered_bytes,
-                registrations=len(self.registered),
-                pinned_registered_bytes=self.pinned_registered_bytes,
-                pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
-                calls=self.calls,
-                dropped_pieces=self.dropped_pieces,
-                context_ended_at=self.context_ended_at,
-            )
-        return self.record
+        pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
+        return PidRegistrations(
+            pid=self.caller.pid,
+            name=self.caller.name,
+            from_start=self.from_start,
+            registered_bytes=self.registered_bytes,
+            registrations=len(self.registered),
+            pinned_registered_bytes=self.pinned_registered_bytes,
+            pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
+            calls=self.calls,
+            dropped_pieces=self.dropped_pieces,
+            context_ended_at=self.context_ended_at,
+        )
 
 
 def pinned_bytes(piece: Piece) -> int:
@@ -216,7 +212,6 @@ class PinnedPieces:
         process = self._process(caller)
         if process is None:
             return
-        process.record = None
         kept = len(process)
         match CALLS[returned.call]:
             case "free":

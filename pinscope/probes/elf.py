@@ -6,6 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Collection
+from functools import partial
 
 from pinscope.probes.proc import HERE, Answer, Proc
 
@@ -74,7 +75,7 @@ def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], p
         key = proc.file_key(path).value
         if libraries.search(path) and key is not None and key[1] == int(inode):  # else another file has its name
             try:
-                offsets = _offsets(lambda offset, count, path=path: proc.part(path, offset, count).value or b"", names)
+                offsets = _offsets(partial(_part_of, path, proc), names)
             except (ValueError, struct.error, IndexError):  # it is no library
                 continue
             first, last, skipped = (int(number, 16) for number in (start, end, begin))
@@ -82,6 +83,10 @@ def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], p
                 if first <= (address := first + offset - skipped) < last:
                     addresses.setdefault(name, address)
     return addresses
+
+
+def _part_of(path: str, proc: Proc, offset: int, count: int) -> bytes:
+    return proc.part(path, offset, count).value or b""
 
 
 def _offsets(read: Callable[[int, int], bytes], names: Collection[str]) -> dict[str, int]:

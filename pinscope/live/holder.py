@@ -101,16 +101,17 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     """
     parents = {candidate.pid: candidate.parent for candidate in candidates}
     ranks = {candidate.pid: _rank(candidate, parents) for candidate in candidates}
-    shares = {candidate.pid: Share() for candidate in candidates}
-    users: dict[ObjectKey, list[Candidate]] = {}
-    for candidate in candidates:
-        for key in candidate.maps.shared_zero:
-            users.setdefault(key, []).append(candidate)
-    for key, sharing in users.items():
+    counts = Counter(key for candidate in candidates for key in candidate.maps.shared_zero)
+    common = {key for key, count in counts.items() if count > 1}  # nearly always none; one process may have thousands
+    shares = {
+        candidate.pid: Share([size for key, size in candidate.maps.sizes.items() if key not in common])
+        for candidate in candidates
+    }
+    for key in common:
+        sharing = [candidate for candidate in candidates if key in candidate.maps.shared_zero]
         owner = min(sharing, key=lambda candidate: ranks[candidate.pid])
-        alone = len(sharing) == 1
-        extents = () if alone else [extent for candidate in sharing for extent in candidate.maps.shared_zero[key]]
-        shares[owner.pid].owned.append(owner.maps.sizes[key] if alone else covered_bytes(extents))
+        extents = [extent for candidate in sharing for extent in candidate.maps.shared_zero[key]]
+        shares[owner.pid].owned.append(covered_bytes(extents))
         for candidate in sharing:
             if candidate is not owner:
                 shares[candidate.pid].inherited.append(candidate.maps.sizes[key])

@@ -254,7 +254,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         around: the host and its GPUs.
     """
     missing: dict[str, str] = {}
-    amounts = {field: _amount(seen, key).note(missing, field) for field, key in _STATUS.items()}
+    amounts = {field: seen.status.amount(key).note(missing, field) for field, key in _STATUS.items()}
     named = seen.maps is not None and any(
         process.pid == seen.pid for device in around.gpus.value or () for process in device.processes
     )
@@ -273,7 +273,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
     group = group_of(seen.pid, around.groups.memberships(seen.pid))
     left = around.groups.of(seen.pid)
-    user = _number(seen, "Uid").then(user_name)
+    user = seen.status.number("Uid").then(user_name)
     started = start_time(seen.pid, around.started[seen.pid], around.booted)
     registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
     kept, keeping = _kept(seen, maps, pieces.then(sum))
@@ -293,9 +293,9 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     }
     return Holder(
         pid=seen.pid,
-        parent_pid=_number(seen, "PPid").note(missing, "parent_pid"),
+        parent_pid=seen.status.number("PPid").note(missing, "parent_pid"),
         user=user.note(missing, "user"),
-        name=seen.status.line("Name") or "",
+        name=seen.status.text("Name").value or "",
         command=command_line(seen.pid, around.proc).note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
@@ -341,11 +341,6 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     )
 
 
-def _amount(seen: SeenProcess, key: str) -> Answer[int]:
-    amount = seen.status.bytes(key)
-    return Answer.missing(f"/proc/{seen.pid}/status has no amount {key}") if amount is None else Answer(amount)
-
-
 def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> Bound | None:
     """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
     locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
@@ -385,11 +380,6 @@ def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) ->
     if names <= held.keys():
         return Answer(sum({**held, **kept}.values())), _HELD
     return allocated, _MAY_BE_KEPT if allocated.value else None
-
-
-def _number(seen: SeenProcess, key: str) -> Answer[int]:
-    number = seen.status.number(key)
-    return Answer.missing(f"/proc/{seen.pid}/status has no number {key}") if number is None else Answer(number)
 
 
 def _pieces(seen: SeenProcess, share: Share) -> Answer[Sequence[int]]:

@@ -254,7 +254,7 @@ def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrat
 
     return sum(
         sum(shares[process.pid].owned if process.pid in shares else ())
-        + (process.status.bytes("VmPin") or 0)
+        + (process.status.amount("VmPin").value or 0)
         + (registered[process.pid].pinned_registered_bytes if process.pid in registered else said(process))
         for process in seen
     )
@@ -264,7 +264,7 @@ def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
     maps = process.maps.value if process.maps is not None else None
     return Candidate(
         pid=process.pid,
-        parent=process.status.number("PPid"),
+        parent=process.status.number("PPid").value,
         started=around.started[process.pid].value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
@@ -300,12 +300,10 @@ def _with_tables(
     device: DeviceFigures, holders: Sequence[Holder], processes: Answer[Processes], registrations: Registrations | None
 ) -> DeviceFigures:
     """The device with the page tables that its holders imply."""
-    joined = ("page_table_bytes", "context_overhead_bytes")
-    missing = {field: reason for field, reason in device.missing.items() if field not in joined}
     unknown = device.missing.get("processes") or processes.reason
     if unknown is not None:
-        missing |= dict.fromkeys(joined, unknown)
-        return device.model_copy(update={"missing": missing})
+        tables = dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), unknown)
+        return device.model_copy(update={"missing": device.missing | tables})
     tables = [use.page_table_bytes for holder in holders for use in holder.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
     contexts = max(len({process.pid for process in device.processes}), len(tables))
@@ -325,7 +323,6 @@ def _with_tables(
         update={
             "page_table_bytes": sum(known),
             "context_overhead_bytes": context_overhead_bytes(contexts),
-            "missing": missing,
             "estimates": {**device.estimates, "page_table_bytes": bound, "context_overhead_bytes": _OVERHEAD},
         }
     )
@@ -339,9 +336,7 @@ def _explained(
     registrations: Registrations | None,
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
-    joined = ("explained_bytes", "other_pinned_bytes", "pinned_least_bytes")
-    missing = {key: reason for key, reason in host.missing.items() if key not in joined}
-    estimates = dict(host.estimates)
+    missing, estimates = dict(host.missing), dict(host.estimates)
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}

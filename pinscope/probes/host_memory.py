@@ -281,7 +281,6 @@ def page_table_bytes(proc: Proc = HERE) -> Answer[int]:
     return proc.fields("/proc/self/status").amount("VmPTE")
 
 
-NOT_JOINED = "the processes have not been looked at"
 NO_HOST = "the container has a /proc/meminfo of its own (lxcfs), and the kernel's count of pins is the whole host's"
 _LEFT_OVER = about("memory in none of the kernel's accounts; it includes other drivers' memory and the kernel's own")
 _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu")
@@ -309,7 +308,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
         proc: where /proc and /sys are read.
         groups: what this reading knows of control groups already.
     """
-    missing = dict.fromkeys(("explained_bytes", "other_pinned_bytes", "pinned_least_bytes"), NOT_JOINED)
+    missing: dict[str, str] = {}
     total, available = host_memory(proc)
     group = (groups or GroupHeadrooms(proc)).of("self")
     meminfo = proc.fields("/proc/meminfo")

@@ -125,8 +125,8 @@ class Proc:
         content = self._at(path, lambda place: read_bytes(place, most))
         return content.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
 
-    def glance(self, path: str) -> bytes | None:
-        """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
+    def glance(self, path: str) -> str:
+        """The text of a file that the kernel writes in one piece, such as a status; empty if it is gone.
 
         For a snapshot, which reads hundreds and does not ask why one is missing: :meth:`read` takes twice the time on
         top of the kernel's. A subclass that changes one of them changes both.
@@ -134,8 +134,8 @@ class Proc:
         try:
             content = glance(self._place(path))
         except (OSError, ValueError):
-            return None
-        return content if len(content) < GLANCE_BYTES else (self.read(path).value or "").encode()
+            return ""
+        return content.decode("utf-8", "replace") if len(content) < GLANCE_BYTES else self.read(path).value or ""
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""

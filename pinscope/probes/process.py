@@ -18,7 +18,7 @@ from typing import Any
 
 from pinscope.errors import NotPossible
 from pinscope.probes.containers import memory_paths
-from pinscope.probes.proc import HERE, Answer, Proc, all_of, most_bytes, whole
+from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, most_bytes, whole
 from pinscope.records.run import Process
 from pinscope.text import mask_words
 
@@ -50,31 +50,18 @@ _LARGE_STEP_BYTES = 256 * 2**20
 Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
 
-class ProcessStatus:
-    """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
+class ProcessStatus(Fields):
+    """The lines of /proc/PID/status. The kernel escapes line ends in the name, so no process can fake a line."""
 
-    def __init__(self, text: str) -> None:
-        self._text = f"\n{text}"
+    @classmethod
+    def of(cls, pid: int, proc: Proc) -> ProcessStatus:
+        """That of a process; empty if it has ended."""
+        path = f"/proc/{pid}/status"
+        return cls(path, Answer(proc.glance(path)))
 
-    def line(self, key: str) -> str | None:
-        """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
-        mark = f"\n{key}:"
-        start = self._text.find(mark)
-        if start < 0:
-            return None
-        end = self._text.find("\n", start + 1)
-        return self._text[start + len(mark) : end if end >= 0 else None].strip()
-
-    def bytes(self, key: str) -> int | None:
-        """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
-        text = self.line(key) or ""
-        number = whole(text[:-3].strip()) if text.endswith(" kB") else None
-        return None if number is None else number * 1024
-
-    def number(self, key: str) -> int | None:
+    def number(self, key: str) -> Answer[int]:
         """The first number beside ``key``."""
-        words = (self.line(key) or "").split()
-        return whole(words[0]) if words else None
+        return self.text(key).then(lambda text: whole(text.split()[0]) if text else None, f"{key} is no number")
 
     @property
     def has_memory(self) -> bool:
@@ -84,12 +71,12 @@ class ProcessStatus:
     @property
     def has_locked(self) -> bool:
         """True if it has memory that is locked (VmLck) or that the kernel counts as pinned by it (VmPin)."""
-        return bool(self.bytes("VmLck") or self.bytes("VmPin"))
+        return bool(self.amount("VmLck").value or self.amount("VmPin").value)
 
     @property
     def may_share(self) -> bool:
         """False if no page of shared memory is resident (RssShmem); true where that is not known."""
-        return self.bytes("RssShmem") != 0
+        return self.amount("RssShmem").value != 0
 
     @property
     def size(self) -> str:
@@ -406,7 +393,7 @@ class LiveCallers:
 
     def owner(self, thread: int) -> int | None:
         """The pid of a thread's process; ``None`` if the thread has ended."""
-        return ProcessStatus(self._proc.read(f"/proc/{thread}/status").value or "").number("Tgid")
+        return ProcessStatus.of(thread, self._proc).number("Tgid").value
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

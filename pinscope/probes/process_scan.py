@@ -109,7 +109,7 @@ class _Scan:
         """
         for pid in sorted(self.status, key=lambda pid: pid not in self.gpu_pids):
             status = self.status[pid]
-            is_large = (status.bytes("VmSize") or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
+            is_large = (status.amount("VmSize").value or LEAST_CUDA_BYTES) >= LEAST_CUDA_BYTES
             if pid in self.gpu_pids or is_large or status.may_share:
                 yield pid
 
@@ -166,7 +166,7 @@ def read_processes(
     if pids.value is None:
         return Answer(None, pids.reason)
     for pid in pids.value:
-        status = ProcessStatus((proc.glance(f"/proc/{pid}/status") or b"").decode("utf-8", "replace"))
+        status = ProcessStatus.of(pid, proc)
         if status.has_memory:  # else it is a kernel thread, or has ended
             scan.status[pid] = status
     files = _files_of_suspects(scan)
@@ -189,9 +189,9 @@ def _report(pid: int, scan: _Scan) -> HostReport | None:
     if descriptor is None:
         return None
     status = scan.status[pid]
-    pids = (status.line("NSpid") or "").split()  # the last is the process's own
+    pids = (status.text("NSpid").value or "").split()  # the last is the process's own
     report = read_report(pid, descriptor, whole(pids[-1]) if pids else pid, scan.proc)
-    in_memory = (status.bytes("VmRSS") or 0) + (status.bytes("HugetlbPages") or 0)
+    in_memory = (status.amount("VmRSS").value or 0) + (status.amount("HugetlbPages").value or 0)
     return report if report is not None and report.most_bytes <= in_memory else None
 
 

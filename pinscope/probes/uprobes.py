@@ -288,7 +288,7 @@ class LibraryUsers:
         before = self._known.get(pid)
         if allowance.is_spent:
             return before
-        code = ProcessStatus((self.proc.glance(f"/proc/{pid}/status") or b"").decode("utf-8", "replace")).line("VmLib")
+        code = ProcessStatus.of(pid, self.proc).text("VmLib").value
         if code is None:  # a thread of the kernel, or it has ended
             return None
         return before if before is not None and before[0] == code else (code, self._reason(pid))

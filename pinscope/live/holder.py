@@ -10,7 +10,7 @@ from math import inf
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
-from pinscope.live.tracker import Registered, registered_by
+from pinscope.live.tracker import OLDEST_PIECES, registered_by
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
@@ -275,9 +275,13 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     left = around.groups.of(seen.pid)
     user = seen.status.number("Uid").then(user_name)
     started = start_time(seen.pid, around.started[seen.pid], around.booted)
-    registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
-    kept, keeping = _kept(seen, maps, pieces.then(sum))
+    followed, partly = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
+    registered = followed.then(lambda known: known.registered_bytes)
+    registered_pages = followed.value.pinned_registered_bytes if followed.value is not None else 0
+    if registered.value is None and seen.report is not None and seen.report.registered_bytes is not None:
+        registered, registered_pages = Answer(seen.report.registered_bytes), seen.report.registered_bytes
+    kept, keeping = _kept(seen, maps, pieces.then(sum))
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
@@ -287,7 +291,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         "managed_bytes": _MANAGED if managed.value else None,
         "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
         "rounding_bytes": _ROUNDING if rounding.value else None,
-        "registered_bytes": registered.estimate,
+        "registered_bytes": partly,
         "kept_bytes": keeping,
         "driver_memory_bytes": kind,
     }
@@ -307,14 +311,14 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         context_pinned_bytes=owned.then(lambda _: own_bytes).note(missing, "context_pinned_bytes"),
         driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
         allocations=allocations[:MOST_SIZES],
-        registered_bytes=registered.bytes.note(missing, "registered_bytes"),
-        registrations=registered.pieces.note(missing, "registrations"),
+        registered_bytes=registered.note(missing, "registered_bytes"),
+        registrations=followed.then(lambda known: known.registrations).note(missing, "registrations"),
         kept_bytes=kept.note(missing, "kept_bytes"),
         kept_by=seen.report.kept_bytes if seen.report is not None else {},
         allocators=maps.allocators if maps is not None else (),
         python=owned.then(lambda _: maps is not None and maps.is_python).note(missing, "python"),
         said_at=said.then(lambda report: report.at).note(missing, "said_at"),
-        oldest_pieces=registered.oldest,
+        oldest_pieces=followed.value.pieces[:OLDEST_PIECES] if followed.value is not None else (),
         copies=around.registrations.copies.get(seen.pid) if around.registrations is not None else None,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
@@ -326,8 +330,8 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         gpus=_gpu_uses(
             seen,
             _Mapped(
-                owned.then(lambda sizes: sum(sizes) + registered.pinned_bytes + (driver_memory.value or 0), ""),
-                _tables_bound(registered, driver_memory.value, doubt, around),
+                owned.then(lambda sizes: sum(sizes) + registered_pages + (driver_memory.value or 0), ""),
+                _tables_bound(registered.value is not None, partly, driver_memory.value, doubt, around),
                 frozenset() if maps is None or not owned.value else maps.gpus,
             ),
             around,
@@ -352,14 +356,6 @@ def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) ->
         return None
     amounts["vm_pin_bytes"] = resident
     return PINNED_AGAIN
-
-
-def _registered(seen: SeenProcess, followed: Registered) -> Registered:
-    """What the probe saw, else what the process says."""
-    said = seen.report.registered_bytes if seen.report is not None else None
-    if followed.bytes.value is not None or said is None:
-        return followed
-    return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
 
 
 def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) -> tuple[Answer[int], Bound | None]:
@@ -437,12 +433,12 @@ class _Mapped:
 
 
 def _tables_bound(
-    registered: Registered, driver_memory: int | None, doubt: Bound | None, around: Surroundings
+    is_known: bool, partly: Bound | None, driver_memory: int | None, doubt: Bound | None, around: Surroundings
 ) -> Bound:
-    followed = around.registrations if registered.bytes.value is not None else None
+    """``is_known``: how much is registered; ``partly``: why not exactly."""
+    followed = around.registrations if is_known else None
     bound = page_table_bound(followed, driver_memory=bool(driver_memory), may_be_ordinary=doubt is not None)
-    part = registered.estimate
-    return bound.plus(None if part is None else Bound(kind=part.kind, why=f"of registered memory: {part.why}"))
+    return bound.plus(None if partly is None else Bound(kind=partly.kind, why=f"of registered memory: {partly.why}"))
 
 
 def _gpu_uses(

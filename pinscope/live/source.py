@@ -302,8 +302,8 @@ def _with_tables(
     """The device with the page tables that its holders imply."""
     unknown = device.missing.get("processes") or processes.reason
     if unknown is not None:
-        tables = dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), unknown)
-        return device.model_copy(update={"missing": device.missing | tables})
+        joined = dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), unknown)
+        return device.model_copy(update={"missing": {**device.missing, **joined}})
     tables = [use.page_table_bytes for holder in holders for use in holder.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
     contexts = max(len({process.pid for process in device.processes}), len(tables))

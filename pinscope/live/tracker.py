@@ -509,25 +509,10 @@ _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned mem
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")
 
 
-@dataclass(frozen=True)
-class Registered:
-    """Registered memory of one process."""
-
-    bytes: Answer[int]
-    """To the byte."""
-    pieces: Answer[int]
-    pinned_bytes: int = 0
-    """The whole pages that the kernel pins for it; 0 where that is not known."""
-    estimate: Bound | None = None
-    """Why the figures are no more than an estimate."""
-    oldest: tuple[Piece, ...] = ()
-    """Live pieces that were pinned first, allocated ones too."""
-
-
 def registered_by(
     pid: int, cuda: bool | None, started_at: datetime | None, registrations: Registrations | None
-) -> Registered:
-    """What a process has registered.
+) -> tuple[Answer[PidRegistrations], Bound | None]:
+    """What a process has registered, and why that is no more than an estimate if it is one.
 
     Args:
         pid: of the process.
@@ -537,22 +522,15 @@ def registered_by(
     """
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:
-        return Registered(Answer(None, unknown), Answer(None, unknown))
+        return Answer(None, unknown), None
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
-        unfollowed: Answer[int] = Answer.missing(registrations.not_followed[pid])
-        return Registered(unfollowed, unfollowed)
+        return Answer.missing(registrations.not_followed[pid]), None
     if known is None and cuda is False:
-        return Registered(Answer(0), Answer(0))
+        return Answer(PidRegistrations(pid=pid, name="")), None
     since_its_start = started_at is not None and started_at > registrations.since
     known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
-    return Registered(
-        Answer(known.registered_bytes),
-        Answer(known.registrations),
-        known.pinned_registered_bytes,
-        _estimate(known, registrations),
-        known.pieces[:OLDEST_PIECES],
-    )
+    return Answer(known), _estimate(known, registrations)
 
 
 def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:

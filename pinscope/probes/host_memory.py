@@ -38,8 +38,8 @@ _MODE_FLAGS = 0xE000
 """What get_mempolicy(2) may add to a mode."""
 _FOLDER = "/sys/devices/system/node"
 _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
-    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279},
-    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239},
+    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279, "perf_event_open": 298, "bpf": 321},
+    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239, "perf_event_open": 241, "bpf": 280},
 }
 """Numbers of Linux's system calls: glibc has no functions for these."""
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -120,11 +120,21 @@ def system_call(name: str, *arguments: object) -> Answer[int]:
 
     Filters of containers refuse these calls to a process without CAP_SYS_NICE (Docker's default profile).
     """
-    numbers = _SYSTEM_CALLS.get(platform.machine())
-    if numbers is None:
+    if platform.machine() not in _SYSTEM_CALLS:
         return Answer.missing(f"PinScope does not know the number of {name} on {platform.machine()}")
-    result: int = _LIBC.syscall(ctypes.c_long(numbers[name]), *arguments)
-    return Answer.missing(f"{name}: {os.strerror(ctypes.get_errno())}") if result < 0 else Answer(result)
+    try:
+        return Answer(kernel_call(name, *arguments))
+    except OSError as error:
+        return Answer.missing(f"{name}: {error.strerror}")
+
+
+def kernel_call(name: str, *arguments: object) -> int:
+    """Call the kernel. Raises OSError where it refuses."""
+    result: int = _LIBC.syscall(ctypes.c_long(_SYSTEM_CALLS[platform.machine()][name]), *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
 
 
 _BUS_ID = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)

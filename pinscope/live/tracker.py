@@ -104,7 +104,6 @@ def pinned_bytes(piece: Piece) -> int:
 
 MOST_PIECES = 20_000
 """Of one process."""
-MOST_PIECES_OF_ALL = 200_000
 MOST_PROCESSES = 4096
 MOST_UNFINISHED = 1000
 """Calls that were entered and have not returned, before it is looked whether their threads are there still."""
@@ -128,7 +127,6 @@ class PinnedPieces:
         self._since = since
         self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
-        self._pieces = 0
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -203,7 +201,6 @@ class PinnedPieces:
         process = self._processes.get(pid)
         if process is not None and (before is None or process.caller.started <= before):
             del self._processes[pid]
-            self._pieces -= len(process)
 
     def _apply_call(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
         # An event older than the process is that of an earlier one with the same number.
@@ -212,7 +209,6 @@ class PinnedPieces:
         process = self._process(caller)
         if process is None:
             return
-        kept = len(process)
         match CALLS[returned.call]:
             case "free":
                 process.free(entered.arguments[0])
@@ -222,14 +218,12 @@ class PinnedPieces:
                 process.context_ended_at = moment
             case _:
                 self._pin(process, entered, returned, moment)
-        self._pieces += len(process) - kept
 
     def _pin(self, process: ProcessPieces, entered: Entered, returned: Returned, moment: datetime) -> None:
         """Memory was registered or allocated."""
         process.calls += 1
         first, size, flags = entered.arguments
-        is_full = len(process) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
-        if is_full or not 0 < size < MOST_BYTES - process.registered_bytes:
+        if len(process) >= MOST_PIECES or not 0 < size < MOST_BYTES - process.registered_bytes:
             process.dropped_pieces += 1
             return
         flags = 0 if entered.call in FLAGLESS else flags & 0xFFFFFFFF

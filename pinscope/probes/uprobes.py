@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from pinscope.probes.elf import is_for_another_processor
-from pinscope.probes.proc import HERE, Allowance, FileKey, Proc
+from pinscope.probes.proc import HERE, FileKey, Proc
 from pinscope.probes.process import ProcessStatus, ending_with_this
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
@@ -213,8 +213,6 @@ USUAL_FOLDERS = (
     "/usr/lib/wsl/lib",
 )
 """Distributions' own, NVIDIA's container images and driver containers, NixOS and WSL."""
-MOST_SCAN_SECONDS = 1.0
-"""Of processor time, for all processes; the others have their turn at the next scan."""
 
 _LDCONFIG = ("/sbin/ldconfig", "-p")
 _LDCONFIG_SECONDS = 5.0
@@ -279,15 +277,12 @@ class LibraryUsers:
 
     def not_followed(self) -> Mapping[int, str]:
         """Why the copy is not followed that a process uses, by its pid."""
-        allowance = Allowance(seconds=MOST_SCAN_SECONDS)
         pids = self.proc.pids().value or ()
-        self._known = {pid: known for pid in pids if (known := self._process(pid, allowance)) is not None}
+        self._known = {pid: known for pid in pids if (known := self._process(pid)) is not None}
         return {pid: reason for pid, (_, reason) in self._known.items() if reason is not None}
 
-    def _process(self, pid: int, allowance: Allowance) -> tuple[str, str | None] | None:
+    def _process(self, pid: int) -> tuple[str, str | None] | None:
         before = self._known.get(pid)
-        if allowance.is_spent:
-            return before
         code = ProcessStatus.of(pid, self.proc).text("VmLib").value
         if code is None:  # a thread of the kernel, or it has ended
             return None

@@ -103,8 +103,6 @@ class Watched:
     end_seconds: float
     probed: bool
     """Registrations were followed."""
-    chosen: bool
-    """Only certain processes were watched."""
     host: tuple[Row, ...]
     lives: tuple[Life, ...]
     """Most bytes at their peak first."""
@@ -141,7 +139,6 @@ def of(run: Run, rows: Sequence[Row]) -> Watched:
         interval_seconds=interval,
         end_seconds=end,
         probed=bool(run.params.get("probe")),
-        chosen=bool(run.params.get("pids")),
         host=host,
         lives=tuple(lives),
         devices={index: tuple(devices[index]) for index in sorted(devices)},

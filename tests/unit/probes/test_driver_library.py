@@ -78,14 +78,6 @@ def test_a_process_that_maps_no_code_is_not_read_again(host: Host, monkeypatch: 
     assert names == ["maps"]
 
 
-def test_when_the_time_is_spent_what_is_known_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.process(10, "other")
-    host.users.not_followed()
-    host.process(11, "other")
-    monkeypatch.setattr(uprobes, "MOST_SCAN_SECONDS", -1.0)
-    assert host.users.not_followed() == {10: ANOTHER_COPY}
-
-
 def test_installed_copies_come_from_the_loader_s_cache_and_the_usual_places_once_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Which processes are looked at, and how closely; and files that are memory, named once nobody has them, by whatever way
+"""Which processes are looked at, and how closely; files that are memory, named once nobody has them, in whatever way
 they were held before."""
 
 from __future__ import annotations

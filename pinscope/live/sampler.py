@@ -84,21 +84,16 @@ class Repeater:
             thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        try:
-            while True:
-                due = self._clock()
-                while self._wanted:
-                    self._work()
-                    due = self._rest(due)
-                self._finish()
-                with self._lock:  # nobody can start it between the last look and the end
-                    if not self._wanted:
-                        self._thread = None
-                        return
-        except BaseException:
-            with self._lock:
-                self._thread = None
-            raise
+        while True:
+            due = self._clock()
+            while self._wanted:
+                self._work()
+                due = self._rest(due)
+            self._finish()
+            with self._lock:  # nobody can start it between the last look and the end
+                if not self._wanted:
+                    self._thread = None
+                    return
 
     def _rest(self, due: float) -> float:
         """Wait until the next turn is due, and say when that is; ``due``: when this one was."""

@@ -224,10 +224,7 @@ _UNKNOWN = "the driver does not say"
 
 def installed(module: str) -> bool:
     """True if a module can be imported, without importing it."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
+    return importlib.util.find_spec(module) is not None
 
 
 @dataclass(frozen=True)
@@ -300,8 +297,6 @@ def _cupy(host: _Host) -> Problem | None:
 
 
 def _host_lab(host: _Host) -> Problem | None:
-    if not sys.platform.startswith("linux"):
-        return Problem(f"the host model needs Linux, and this is {sys.platform}", "Run PinScope on Linux.")
     headroom = host.environment.limits.memlock_headroom_bytes
     if headroom is not None and headroom < _HOST_MODEL_LEAST_BYTES:
         return Problem(f"this process may lock only {format_bytes(headroom)} of memory", MEMLOCK_ADVICE)

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -249,14 +250,9 @@ def installed_libraries() -> tuple[Path, ...]:
 
 
 def _is_foreign(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:  # one that cannot be read is reported later, with the reason
-        return False
-    try:
-        return is_for_another_processor(descriptor, os.uname().machine)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), path.open("rb") as file:  # one that cannot be read is reported later, with the reason
+        return is_for_another_processor(file.fileno(), os.uname().machine)
+    return False
 
 
 @dataclass

@@ -50,8 +50,6 @@ class ProcessPieces:
     """By address."""
     unknown: list[Piece] = field(default_factory=list)
     """Allocated pieces of unknown address, oldest first."""
-    registered_bytes: int = 0
-    pinned_registered_bytes: int = 0
     calls: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
@@ -60,22 +58,10 @@ class ProcessPieces:
         """How many pieces are kept."""
         return len(self.registered) + len(self.allocated) + len(self.unknown)
 
-    def count(self, piece: Piece, sign: int) -> None:
-        """Count a piece in (1) or out (-1)."""
-        if piece.kind == "register":
-            self.registered_bytes += sign * piece.bytes
-            self.pinned_registered_bytes += sign * pinned_bytes(piece)
-
     def free(self, address: int) -> None:
         """Memory was freed; an address that nobody knows is put down to the oldest piece of unknown address."""
         if address and self.allocated.pop(address, None) is None and self.unknown:  # to free nothing is allowed
             del self.unknown[0]
-
-    def unregister(self, address: int) -> None:
-        """Memory was unregistered; nothing happens if nobody saw it registered."""
-        piece = self.registered.pop(address, None)
-        if piece is not None:
-            self.count(piece, sign=-1)
 
     def as_record(self) -> PidRegistrations:
         """What is known of it, as a record; oldest pieces first."""
@@ -84,9 +70,9 @@ class ProcessPieces:
             pid=self.caller.pid,
             name=self.caller.name,
             from_start=self.from_start,
-            registered_bytes=self.registered_bytes,
+            registered_bytes=sum(piece.bytes for piece in self.registered.values()),
             registrations=len(self.registered),
-            pinned_registered_bytes=self.pinned_registered_bytes,
+            pinned_registered_bytes=sum(map(pinned_bytes, self.registered.values())),
             pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
             calls=self.calls,
             dropped_pieces=self.dropped_pieces,
@@ -108,8 +94,7 @@ MOST_PROCESSES = 4096
 MOST_UNFINISHED = 1000
 """Calls that were entered and have not returned, before it is looked whether their threads are there still."""
 MOST_BYTES = 2**50
-"""Of one process: more than any host has. What claims more is no driver's library, and the sum over all processes must
-fit 63 bits."""
+"""Of one piece: more than any host has."""
 START_SLACK_SECONDS = 0.05
 """The kernel gives the start of a process in hundredths of a second."""
 
@@ -213,7 +198,7 @@ class PinnedPieces:
             case "free":
                 process.free(entered.arguments[0])
             case "unregister":
-                process.unregister(entered.arguments[0])
+                process.registered.pop(entered.arguments[0], None)  # nobody may have seen it registered
             case "end_context":
                 process.context_ended_at = moment
             case _:
@@ -223,7 +208,7 @@ class PinnedPieces:
         """Memory was registered or allocated."""
         process.calls += 1
         first, size, flags = entered.arguments
-        if len(process) >= MOST_PIECES or not 0 < size < MOST_BYTES - process.registered_bytes:
+        if len(process) >= MOST_PIECES or not 0 < size < MOST_BYTES:
             process.dropped_pieces += 1
             return
         flags = 0 if entered.call in FLAGLESS else flags & 0xFFFFFFFF
@@ -239,11 +224,9 @@ class PinnedPieces:
         if piece.address is None:
             process.unknown.append(piece)
         elif registers:
-            process.unregister(piece.address)  # in a call that was lost
-            process.registered[piece.address] = piece
+            process.registered[piece.address] = piece  # one of this address was unregistered in a call that was lost
         else:
             process.allocated[piece.address] = piece
-        process.count(piece, sign=1)
 
 
 _NOT_PINNING = "it exports none of the driver's calls that pin memory"

@@ -142,10 +142,6 @@ SCENES: Mapping[str, tuple[list[tuple[str, tuple[int, ...], dict[str, int]]], di
         ],
         {"registered_bytes": 5000, "sizes": [5000], "dropped_pieces": 8},
     ),
-    "the sum of a process stays within what a host can have": (
-        [call(REGISTER, number * 0x1000, MOST_BYTES // 2, 0) for number in range(1, 5)],
-        {"registered_bytes": MOST_BYTES // 2, "dropped_pieces": 3},
-    ),
     "a context that ended is noted, unless the call failed": (
         [REGISTERED, call("cuCtxDestroy_v2", 0x1234), call("cuDevicePrimaryCtxReset_v2", 0, result=3)],
         {"context_ended_at": datetime.fromtimestamp(BOOT + 2000.5, UTC), "registered_bytes": 5000},
@@ -237,7 +233,6 @@ def test_what_nobody_knows_is_put_down_to_the_oldest_piece_of_unknown_address(ca
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MOST_BYTES * tracker.MOST_PROCESSES < 2**63
     for name, most in (("PIECES", 8), ("PROCESSES", 2), ("UNFINISHED", 5)):
         monkeypatch.setattr(tracker, f"MOST_{name}", most)
     for number in range(1, 13):

@@ -271,7 +271,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     managed = pieces.then(lambda _: seen.maps.value.managed_bytes if seen.maps and seen.maps.value else 0)
     allocations = _allocations(pieces.value or ())
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
-    group = group_of(seen.pid, around.groups.memberships(seen.pid))
+    group = group_of(seen.pid, around.proc)
     left = around.groups.of(seen.pid)
     user = seen.status.number("Uid").then(user_name)
     started = start_time(seen.pid, around.started[seen.pid], around.booted)

@@ -314,9 +314,9 @@ def _words(text: str, is_whole: bool) -> str | None:
     return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
 
 
-def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
-    """A process's control group, of the text of its ``cgroup``: of version 2, else the one that accounts memory."""
-    return memberships.then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
+def group_of(pid: int, proc: Proc) -> Answer[str]:
+    """A process's control group: of version 2, else the one that accounts memory."""
+    return proc.read(f"/proc/{pid}/cgroup").then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
 
 
 def _group(text: str) -> str | None:

@@ -152,7 +152,7 @@ def test_the_container_is_named_by_its_control_group() -> None:
 def test_the_group_is_that_which_accounts_memory(tmp_path: Path, text: str, expected: str | None) -> None:
     host = SyntheticHost(tmp_path)
     pid = host.process(group=text)
-    assert group_of(pid, host.proc.read(f"/proc/{pid}/cgroup")).value == expected
+    assert group_of(pid, host.proc).value == expected
 
 
 def test_a_command_line_is_words_without_secrets_and_not_endless(tmp_path: Path) -> None:

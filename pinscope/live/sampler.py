@@ -215,8 +215,6 @@ MOST_EVENTS = 1000
 HANGS_SECONDS = 5.0
 """A reading that takes longer (or three intervals, if that is more) is reported."""
 
-Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
-
 
 @dataclass(frozen=True)
 class History:
@@ -228,7 +226,7 @@ class History:
     events: tuple[Event, ...] = ()
     """Oldest first, the last :data:`MOST_EVENTS`."""
     trouble: str | None = None
-    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
+    """One line, if the last reading failed or the one in progress hangs."""
     interval_seconds: float = 1.0
 
 
@@ -240,7 +238,6 @@ class _Kept:
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     failing: str | None = None
-    callbacks_failing: str | None = None
     reading_since: float | None = None
 
 
@@ -269,7 +266,6 @@ class Sampler:
         self._began: float | None = None
         self._lock = threading.Lock()
         self._kept = _Kept()
-        self._callbacks: tuple[Callback, ...] = ()
         self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
 
     def __enter__(self) -> Self:
@@ -292,16 +288,6 @@ class Sampler:
         """Take no more snapshots. Does not wait long for a reading that hangs."""
         self._repeater.stop()
 
-    def subscribe(self, callback: Callback) -> None:
-        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-
-    def unsubscribe(self, callback: Callback) -> None:
-        """Call it no more; nothing happens if it was not called."""
-        with self._lock:
-            self._callbacks = tuple(known for known in self._callbacks if known != callback)
-
     def history(self) -> History:
         """All that is known now; it does not change afterwards."""
         with self._lock:
@@ -316,8 +302,6 @@ class Sampler:
                 lines.append(f"The reading has been going on for {lasted:.0f} s")
         if kept.failing is not None:
             lines.append(f"Reading failed: {kept.failing}")
-        if kept.callbacks_failing is not None:
-            lines.append(f"Passing a snapshot on failed: {kept.callbacks_failing}")
         return "; ".join(lines) or None
 
     def _sample(self) -> None:
@@ -340,8 +324,6 @@ class Sampler:
             if not self.running:  # it hung, and was stopped meanwhile
                 return
             self._keep(taken, sample, events)
-            callbacks = self._callbacks
-        self._hand_on(callbacks, taken, sample, events)
 
     def _keep(self, taken: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
         kept = self._kept
@@ -351,18 +333,6 @@ class Sampler:
         while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
             kept.samples.popleft()
         kept.events.extend(events)
-
-    def _hand_on(
-        self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]
-    ) -> None:
-        failed: Exception | None = None
-        for callback in callbacks:
-            try:
-                callback(taken, sample, events)
-            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
-                failed = error
-        with self._lock:
-            self._kept.callbacks_failing = None if failed is None else _one_line(failed)
 
 
 def _one_line(error: Exception) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -354,7 +353,6 @@ class Watch:
         open_source: gives the source; entered when sampling starts, left when it stops.
         rest_seconds: without a look for so long, sampling stops.
         interval_seconds: from one snapshot to the next.
-        clock: seconds, never going back.
     """
 
     def __init__(
@@ -362,16 +360,14 @@ class Watch:
         open_source: Callable[[], LiveSource] = lambda: open_source(interval_seconds=INTERVAL_SECONDS),
         rest_seconds: float = REST_SECONDS,
         interval_seconds: float = INTERVAL_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_source = open_source
         self._rest_seconds = rest_seconds
-        self._clock = clock
         self._lock = threading.RLock()
-        self._looked_at = clock()
-        self._source: LiveSource | None = None
+        self._alarm = threading.Timer(rest_seconds, self._rest)
+        self._source: LiveSource
         self._opened = ExitStack()
-        self._sampler = Sampler(self._take, interval_seconds)
+        self._sampler = Sampler(lambda: self._source.take(), interval_seconds)
         self._stale: Snapshot | None = None
 
     def look(self) -> History:
@@ -380,10 +376,14 @@ class Watch:
         ``latest`` is ``None`` until there is one that is not from before the rest.
         """
         with self._lock:
-            self._looked_at = self._clock()
+            self._alarm.cancel()
+            self._alarm = threading.Timer(self._rest_seconds, self._rest)
+            self._alarm.daemon = True
+            self._alarm.start()
             if not self._sampler.running:
                 self._stale = self._sampler.history().latest
-                self._start()
+                self._source = self._opened.enter_context(self._open_source())
+                self._sampler.start()
             history = self._sampler.history()
             return replace(history, latest=None) if history.latest is self._stale else history
 
@@ -395,32 +395,14 @@ class Watch:
     def close(self) -> None:
         """Stop; a later look starts it again."""
         with self._lock:
+            self._alarm.cancel()
             self._sampler.stop()
-            self._source = None
             self._opened.close()
 
-    def _start(self) -> None:
-        self._source = self._opened.enter_context(self._open_source())
-        self._sampler.start()
-
-    def _take(self) -> Snapshot:
-        """In the sampler's thread. The last one before it rests is dropped by the sampler."""
-        source = self._source
-        try:
-            if source is None:
-                raise RuntimeError("sampling was stopped")
-            return source.take()
-        finally:
-            self._rest_if_nobody_looks()
-
-    def _rest_if_nobody_looks(self) -> None:
-        if self._clock() - self._looked_at < self._rest_seconds or not self._lock.acquire(blocking=False):
-            return  # somebody is starting or stopping it this moment
-        try:
-            if self._clock() - self._looked_at >= self._rest_seconds:
+    def _rest(self) -> None:
+        with self._lock:
+            if self._alarm is threading.current_thread():  # else somebody has looked this moment
                 self.close()
-        finally:
-            self._lock.release()
 
 
 @st.cache_resource(show_spinner=False, on_release=Watch.close)

@@ -83,7 +83,7 @@ PARTS = Table(
     Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("content", LargeBinary, nullable=False),
 )
-"""One row a part of an attachment. New in version 2."""
+"""One row a part of an attachment."""
 
 BLOCKS = Table(
     "observation_blocks",
@@ -130,10 +130,7 @@ comma.
 """
 
 
-ADDED_IN: Mapping[int, frozenset[str]] = {
-    2: frozenset({PARTS.name}),
-    4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name}),
-}
+ADDED_IN: Mapping[int, frozenset[str]] = {4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
 StoredRow = dict[str, Any]

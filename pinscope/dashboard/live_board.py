@@ -367,7 +367,7 @@ class Watch:
         self._alarm = threading.Timer(rest_seconds, self._rest)
         self._source: LiveSource
         self._opened = ExitStack()
-        self._sampler = Sampler(lambda: self._source.take(), interval_seconds)
+        self._sampler = Sampler(self._take, interval_seconds)
         self._stale: Snapshot | None = None
 
     def look(self) -> History:
@@ -398,6 +398,9 @@ class Watch:
             self._alarm.cancel()
             self._sampler.stop()
             self._opened.close()
+
+    def _take(self) -> Snapshot:
+        return self._source.take()
 
     def _rest(self) -> None:
         with self._lock:

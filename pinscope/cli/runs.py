@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -38,8 +38,13 @@ WIDE = 120
 """Columns from which a line also says where the run was measured."""
 SECONDS_ID = len("20261121-031500")
 """Of an id up to its second, which narrower terminals show where no two of the list are alike."""
-LEAST_ANSWER = 20
-"""Characters of an answer, or of the name of the figure that stands for it: what a run is called gives way to them."""
+LEAST_ANSWER = 10
+"""Characters of an answer, or of the name of the figure that stands for it."""
+CALLED = 20
+"""Characters of what a run is called that narrower terminals show."""
+_HEADS = ("id", "experiment", "on", "called", "answer", "figure")
+_Line = dict[str, str]
+"""A run as the list shows it: heading → text, and the ``name`` of its figure."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -52,32 +57,18 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
     for run in runs:
         if isinstance(run, DamagedRun):
             complain(str(run))
-            own.append(_Line(run.id, "?", "?", "", f"damaged: {run.why}"))
+            texts = (run.id, "?", "?", "", f"damaged: {run.why}", "", "")
         else:
-            (recordings if run.recording else own).append(_line(run))
+            figure = run.figure if run.status == "done" else None
+            what = (one_line(called(run)), one_line(answer(run)))
+            shown = (_figure_text(figure), one_line(figure.name)) if figure else ("", "")
+            texts = (run.id, run.experiment, place(run)[:40], *what, *shown)
+        line = dict(zip((*_HEADS, "name"), texts, strict=True))
+        (recordings if isinstance(run, Run) and run.recording else own).append(line)
     for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if lines:
             _print(title, lines)
     return bool(own or recordings)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A run as the list shows it; ``name`` and ``value``: of its figure."""
-
-    id: str
-    experiment: str
-    place: str
-    called: str
-    answer: str
-    name: str = ""
-    value: str = ""
-
-
-def _line(run: Run) -> _Line:
-    figure = run.figure if run.status == "done" else None
-    name, value = (one_line(figure.name), _figure_text(figure)) if figure else ("", "")
-    return _Line(run.id, run.experiment, place(run)[:40], one_line(called(run)), one_line(answer(run)), name, value)
 
 
 def answer(run: Run) -> str:
@@ -98,28 +89,20 @@ def _figure_text(figure: Quantity) -> str:
 def _print(title: str, lines: Sequence[_Line]) -> None:
     room = terminal_columns()
     is_narrow = room is not None and room < WIDE
-    short = SECONDS_ID if is_narrow and len({line.id[:SECONDS_ID] for line in lines}) == len(lines) else None
-    columns = {"id": [line.id[:short] for line in lines], "experiment": [line.experiment for line in lines]}
-    if not is_narrow:
-        columns["on"] = [line.place for line in lines]
-    if any(line.called for line in lines):
-        columns["called"] = [line.called for line in lines]
-    columns["answer"] = [line.answer for line in lines]
-    if any(line.value for line in lines):
-        columns["figure"] = [line.value for line in lines]
+    heads = [head for head in _HEADS if any(line[head] for line in lines) and not (is_narrow and head == "on")]
+    if is_narrow:
+        by_second = len({line["id"][:SECONDS_ID] for line in lines}) == len(lines)
+        for line in lines:
+            line["id"] = line["id"][: SECONDS_ID if by_second else None]
+            line["called"] = _shortened(line["called"], CALLED)
     if room is not None:
-        widths = {head: max(map(len, [head, *cells])) for head, cells in columns.items() if head != "answer"}
-        left = room - sum(widths.values()) - len(GAP) * len(widths)
-        if "called" in columns and left < LEAST_ANSWER:
-            most = max(widths["called"] + left - LEAST_ANSWER, len("called"))
-            columns["called"] = [_shortened(text, most) for text in columns["called"]]
-            left += widths["called"] - max(map(len, ["called", *columns["called"]]))
-        left = max(left, LEAST_ANSWER // 2)
-        columns["answer"] = [
-            line.answer if len(line.answer) <= left else _shortened(line.name or line.answer, left) for line in lines
-        ]
-    numbers = [place for place, head in enumerate(columns) if head == "figure"]
-    print_table(list(columns), list(zip(*columns.values(), strict=True)), title=title, numbers=numbers)
+        others = [max(len(head), *(len(line[head]) for line in lines)) for head in heads if head != "answer"]
+        left = max(room - sum(others) - len(GAP) * len(others), LEAST_ANSWER)
+        for line in lines:
+            if len(line["answer"]) > left:
+                line["answer"] = _shortened(line["name"] or line["answer"], left)
+    numbers = [place for place, head in enumerate(heads) if head == "figure"]
+    print_table(heads, [[line[head] for head in heads] for line in lines], title=title, numbers=numbers)
 
 
 def _shortened(text: str, width: int) -> str:

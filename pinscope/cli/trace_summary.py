@@ -15,19 +15,18 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.outcome import print_reading_table, store_to_write
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table, terminal_columns
-from pinscope.errors import NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import new_id, reconcile
+from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.sites import Seen, seen_in
@@ -249,10 +248,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
-    with Store() as store:
-        reconcile(store)
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with store_to_write() as store:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())

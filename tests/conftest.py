@@ -63,7 +63,6 @@ RELEASE = (
     "browser/test_legible.py",
     "browser/test_manual.py",
     "browser/test_now.py::test_a_reader_follows",
-    "browser/test_safety.py::test_a_second_run_waits",
     "browser/test_silence.py::test_the_commands",
     "browser/test_silence.py::test_the_exporter",
     "faults/test_starting.py::test_hostile_working",

@@ -27,7 +27,6 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.host_memory import read_nodes
-from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle
 from pinscope.store.new_file import own_folder
 from pinscope.store.store import Store
@@ -264,25 +263,6 @@ def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     assert text.returncode == 0
     assert all(one["title"] in text.stdout for one in able.values())
     assert "\x1b" not in text.stdout
-
-
-def test_no_file_is_ever_overwritten(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, suffix in [*(("report", suffix) for suffix in SUFFIXES), ("export", ".pinscope")]:
-        mine = tmp_path / f"mine{suffix}"
-        mine.write_text("mine")
-        assert main([command, run_id, "-o", str(mine)]) == 2
-        assert "is there already" in capsys.readouterr().err
-        assert mine.read_text() == "mine"
-
-
-def test_a_report_that_cannot_be_written_leaves_nothing(
-    run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = {"x.docx": "suffix", "no/x.csv": "cannot write", "x.perfetto.json": ""}  # bandwidth has no timeline
-    for name, complaint in wrong.items():
-        assert main(["report", run_id, "-o", str(tmp_path / name)]) == 2
-        assert complaint in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_cancels_the_run_and_keeps_what_it_measured() -> None:

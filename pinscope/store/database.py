@@ -6,7 +6,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -105,14 +104,10 @@ def obstacle(file: Path) -> str | None:
         return f"the file system of {there} is read-only"
     if disk.f_blocks and not (disk.f_bavail if os.geteuid() else disk.f_bfree):
         return f"the disk of {there} is full"
-    if there == file and not os.access(there, os.R_OK):
-        return f"this user may not read {there}"
-    if there != file and not os.access(there, os.X_OK):
-        return f"this user may not enter {there}"
-    for path in (there, there.parent) if there == file else (there,):
-        if not os.access(path, os.W_OK):
-            return f"this user may not write to {path}"
-    return None
+    asked = [(there, os.R_OK, "read"), (there, os.W_OK, "write to"), (there.parent, os.W_OK, "write to")]
+    if there != file:
+        asked = [(there, os.X_OK, "enter"), (there, os.W_OK, "write to")]
+    return next((f"this user may not {do} {path}" for path, mode, do in asked if not os.access(path, mode)), None)
 
 
 def open_read_only(file: Path) -> sqlite3.Connection:
@@ -180,8 +175,6 @@ _NOTICE_A_CUT_LINE = {
     "tcp_user_timeout": 30_000,
 }
 """Of libpq: a server that cannot be reached is given up after 25 to 30 s; one that is paused is waited for."""
-PATIENCE = 10
-"""A file that could not be opened for writing is tried again after so many times what the last try took."""
 _PREPARE_LOCK = 0x50494E53
 """Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -255,7 +248,6 @@ class Database:
         self._is_open = False
         self._version: int | None = None
         """Of the tables, as they were when they were last looked at."""
-        self._next_try = 0.0
         self._opening = threading.RLock()
         self._engine = self._create_engine()
         self._writing = self._engine.execution_options(writes=True)
@@ -307,7 +299,6 @@ class Database:
                 self._bring_up_to_date()
             with self._writing.begin() as connection:
                 yield connection
-        self._next_try = 0.0  # it can be written to, whatever the last reading found
 
     def _create_engine(self) -> Engine:
         logging.getLogger("sqlalchemy").addHandler(_SILENT)
@@ -368,9 +359,6 @@ class Database:
             self._open()
             return self._engine
         with self._opening:
-            if time.monotonic() < self._next_try:
-                return _read_only_engine(self._file)
-            begun = time.monotonic()
             try:
                 self._open()
                 with self._engine.connect() as connection:  # opens the file's log, which may take room on the disk
@@ -380,8 +368,6 @@ class Database:
                 if not hinders_writing(error):
                     raise
                 self.refusal = obstacle(self._file) or _one_line(error)
-                # SQLite may have tried for seconds: not before each reading.
-                self._next_try = time.monotonic() + PATIENCE * (time.monotonic() - begun)
                 engine = _read_only_engine(self._file)
                 with engine.connect() as connection:
                     self._version_of(connection)

@@ -135,11 +135,11 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
 
 
 UNFIT: tuple[tuple[Callable[[Members], Any], str], ...] = (
-    (with_json("manifest.json", format="1"), "no format number"),
+    (with_json("manifest.json", format="1"), "manifest.json: format: Input should be a valid integer"),
     (with_json("manifest.json", runs=["r0"]), "members are not those"),
     (with_json("manifest.json", runs=["r0", "r1", "r1"]), "members are not those"),
     (with_json("manifest.json", runs=5), "manifest.json: runs: Input should be a valid array"),
-    (lambda members: members.update({"manifest.json": b"{"}), "manifest.json is not JSON"),
+    (lambda members: members.update({"manifest.json": b"{"}), "manifest.json: Invalid JSON"),
     (lambda members: members.update({"../../etc/passwd": b""}), "members are not those"),
     (lambda members: members.pop("runs/r1/observations.jsonl"), "members are not those"),
     (with_json("runs/r0/run.json", id="r1"), "runs/r0/run.json holds run r1"),

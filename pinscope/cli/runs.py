@@ -15,7 +15,16 @@ import typer
 
 from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, duration, option, output_option
 from pinscope.cli.outcome import print_run, store_to_read
-from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
+from pinscope.cli.terminal import (
+    GAP,
+    complain,
+    print_answer,
+    print_json,
+    print_line,
+    print_long_json,
+    print_table,
+    terminal_columns,
+)
 from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader
@@ -276,10 +285,8 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
         run = store.run(run_id)
     if run.status != "cancelled" and run.lab not in ("live", "traced"):
         raise BadInput(f"run {run.id} ended before it could be cancelled; it is {run.status}")
-    if as_json:
-        print_json({"cancelled": run.id, "status": run.status})
-    else:
-        print_line(f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}")
+    said = f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}"
+    print_answer({"cancelled": run.id, "status": run.status}, said, as_json)
 
 
 @app.command("delete", short_help="Delete a run and its observations, or all that are older than some days.")
@@ -311,10 +318,7 @@ def delete(
             what = f"{run.experiment}, {run.observations} observations" if run else "cannot be read"
             _ask(f"run {whole_id}", what)
         store.delete(whole_id)
-    if as_json:
-        print_json({"deleted": whole_id})
-    else:
-        print_line(f"Deleted run {whole_id}.")
+    print_answer({"deleted": whole_id}, f"Deleted run {whole_id}.", as_json)
 
 
 def _delete_old(store: Store, age: float, yes: bool, as_json: bool) -> None:
@@ -323,10 +327,8 @@ def _delete_old(store: Store, age: float, yes: bool, as_json: bool) -> None:
     if ids and not yes:
         _ask(f"{len(ids):,} runs", f"those that began before {begin:%Y-%m-%d %H:%M} UTC")
     count = store.delete_many(ids)
-    if as_json:
-        print_json({"deleted": count})
-    else:
-        print_line(f"Deleted {count:,} runs that began before {begin:%Y-%m-%d %H:%M} UTC.")
+    said = f"Deleted {count:,} runs that began before {begin:%Y-%m-%d %H:%M} UTC."
+    print_answer({"deleted": count}, said, as_json)
 
 
 def report(
@@ -421,10 +423,9 @@ def _chosen(source: Store | AnonymousStore, run_ids: list[str]) -> list[Run]:
 
 def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
     size = file.stat().st_size
-    if as_json:
-        print_json({"file": str(file), "bytes": size, "runs": [run.id for run in runs]})
-    else:
-        print_line(f"Wrote {file} ({format_bytes(size)}): {', '.join(run.id for run in runs)}.")
+    ids = [run.id for run in runs]
+    said = f"Wrote {file} ({format_bytes(size)}): {', '.join(ids)}."
+    print_answer({"file": str(file), "bytes": size, "runs": ids}, said, as_json)
 
 
 def _ask(name: str, what: str) -> None:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -220,8 +220,6 @@ MOST_VIEWS = 16
 """Moments, each through a window, that are kept to tell what changed since; a browser asks once a second."""
 LEAST_WAIT_SECONDS = 0.25
 """From one question to the next of a tab that waits for the first snapshot."""
-_LATE_SECONDS = 0.1
-"""After a snapshot is due it is there."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +277,8 @@ class Board:
             before = self._views.get(known)
             if before is not None and before.window_seconds != window_seconds:
                 before = None
-            about: Json = {"tag": view.tag, "wait": _wait_seconds(view.history)}
+            wait = view.history.interval_seconds if view.history.latest else LEAST_WAIT_SECONDS
+            about: Json = {"tag": view.tag, "wait": wait}
             if before is not view:
                 about["facts"] = _facts(view, chosen) if chosen else {}
             if before is not None:
@@ -289,15 +288,13 @@ class Board:
 
     def snapshot(self, tag: str) -> bytes | None:
         """The snapshot of a view as JSON; ``None`` if it is not kept any more."""
-        with self._lock:
-            view = self._views.get(tag)
+        view = self._views.get(tag)
         latest = view.history.latest if view else None
         return render_snapshot(latest, snapshot_findings(latest)) if latest else None
 
     def facts(self, tag: str) -> bytes | None:
         """All that is known of each holder of a view, by key; ``None`` if it is not kept any more."""
-        with self._lock:
-            view = self._views.get(tag)
+        view = self._views.get(tag)
         return _dumped(_facts(view)) if view else None
 
     def _current(self, window_seconds: float) -> View:
@@ -324,17 +321,6 @@ def _facts(view: View, chosen: str = "") -> Json:
         for key, holder in keyed.items()
         if chosen in ("", key)
     }
-
-
-def _wait_seconds(history: History) -> float:
-    """Until there is something new."""
-    interval = history.interval_seconds
-    if history.latest is None:
-        return LEAST_WAIT_SECONDS
-    left = interval - (datetime.now(UTC) - history.latest.taken_at).total_seconds()
-    if not -0.5 * interval <= left <= interval:  # it is late, or the clock was set
-        return max(interval, LEAST_WAIT_SECONDS)
-    return round(max(left + _LATE_SECONDS, LEAST_WAIT_SECONDS), 3)
 
 
 def _dumped(value: object) -> bytes:

@@ -110,7 +110,6 @@ RELEASE = (
     "integration/test_runner.py::test_a_run_that_no_signal",
     "integration/test_runner.py::test_runs_that_queue",
     "integration/test_runner.py::test_workers_have_loaded",
-    "integration/test_store_postgresql.py::test_a_run_outlives",
     "integration/test_store_postgresql.py::test_a_server_that_goes_away",
     "integration/test_store_postgresql.py::test_a_writer_that_is_killed",
     "integration/test_store_postgresql.py::test_many_processes",

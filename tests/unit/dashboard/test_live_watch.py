@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pinscope.dashboard.live_board import Watch
 from pinscope.live.source import LiveSource
 from pinscope.records.snapshot import Snapshot
 from tests.data.synthetic_live import Source, empty
+from tests.data.waiting import until
 
 
 @pytest.fixture
@@ -31,13 +31,6 @@ def watch(source: Source) -> Iterator[Watch]:
     made = Watch(opened, rest_seconds=0.5, interval_seconds=0.02)
     yield made
     made.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def samplers() -> list[threading.Thread]:

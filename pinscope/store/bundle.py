@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Self, cast
+from typing import IO, Annotated, Any, BinaryIO, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -197,28 +197,6 @@ def open_bundle(path: Path | str, whole: bool = True) -> Iterator[BundleReader]:
         yield bundle
 
 
-class _BoundedFile:
-    """A file of which no more than the directory of the largest bundle is read at once.
-
-    zipfile reads the directory of an archive whole, however large the archive says that it is.
-    """
-
-    MOST = 4 * 2**20
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes, all if it is below 0."""
-        content = self._file.read(self.MOST + 1 if size < 0 else min(size, self.MOST + 1))
-        if len(content) > self.MOST:
-            raise zipfile.BadZipFile("its directory is larger than that of any bundle")
-        return content
-
-
 class BundleReader:
     """An open bundle: its runs and their observations, each read when it is asked for.
 
@@ -236,7 +214,7 @@ class BundleReader:
             file.seek(0)
             if file.read(2) != b"PK":
                 raise BadBundle(f"{name} is not a PinScope bundle")
-            self._archive = zipfile.ZipFile(cast("IO[bytes]", _BoundedFile(file)))
+            self._archive = zipfile.ZipFile(file)
         try:
             self.manifest = self._read_manifest()
         except BaseException:

@@ -103,7 +103,7 @@ REFUSED: Mapping[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "a deep row": ("Invalid JSON", lambda: of_rows("registration", [b"[" * 200_000])),
     "many members": (
-        "directory is larger", lambda: packed({f"{n:0100}": b"" for n in range(60_000)}, zipfile.ZIP_STORED),
+        "it has no manifest.json", lambda: packed({f"{n:0100}": b"" for n in range(60_000)}, zipfile.ZIP_STORED),
     ),
     "a large manifest": (
         "manifest.json is", lambda: packed({"manifest.json": b"[" + b"[]," * 2_000_000 + b"[]]"}, zipfile.ZIP_STORED),

@@ -23,6 +23,7 @@ from pinscope.cli.live_view import (
     Line,
     View,
     event_text,
+    fact_lines,
     finding_text,
     frame,
     press,
@@ -38,7 +39,7 @@ from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
-from pinscope.report.facts import Fact, by_severity
+from pinscope.report.facts import by_severity
 from pinscope.report.snapshot_facts import holder_facts
 from pinscope.report.write import snapshot_document
 from pinscope.text import one_line, visible
@@ -361,7 +362,7 @@ def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tupl
 def keys_page(columns: Sequence[str], room: int) -> list[Line]:
     """Every key, and the number of each column."""
     numbered = " · ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
-    return [Line("Keys", "bold"), Line(""), *_facts(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
+    return [Line("Keys", "bold"), Line(""), *fact_lines(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
 
 
 def process_page(view: View, pid: int | None, room: int) -> list[Line]:
@@ -373,7 +374,7 @@ def process_page(view: View, pid: int | None, room: int) -> list[Line]:
     else:
         parent = [] if holder.parent_pid is None else [("Parent", f"pid {holder.parent_pid}")]
         facts = [*holder_facts(holder), *parent]
-        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(facts, room)]
+        lines = [Line(one_line(who(holder)), "bold"), Line(""), *fact_lines(facts, room)]
         named = [finding for finding in view.findings if who(holder) in f"{finding.title} {finding.detail}"]
         if named:
             lines += [Line(""), Line("Findings", "bold")]
@@ -385,11 +386,6 @@ def process_page(view: View, pid: int | None, room: int) -> list[Line]:
         lines += [Line(""), Line("What happened", "bold")]
         lines += [line for event in reversed(events) for line in _wrapped(event_text(event), room)]
     return lines
-
-
-def _facts(facts: Sequence[Fact], room: int) -> list[Line]:
-    laid = terminal.lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
-    return [Line(text) for text in laid.body]
 
 
 def _wrapped(text: str, room: int, style: str = "") -> list[Line]:

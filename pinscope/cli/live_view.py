@@ -17,6 +17,7 @@ from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.run import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event
+from pinscope.report.facts import Fact
 from pinscope.report.snapshot_facts import (
     COLUMNS,
     ON_GPUS,
@@ -27,7 +28,7 @@ from pinscope.report.snapshot_facts import (
     matching,
     tracing_facts,
 )
-from pinscope.text import one_line
+from pinscope.text import one_line, shortened
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 PAGE_LINES = 10
@@ -151,10 +152,6 @@ _TEXTS = ("user", "GPUs", "program")
 """Columns that are no numbers."""
 
 
-def _shortened(command: str) -> str:
-    return command if len(command) <= COMMAND_CHARACTERS else command[: COMMAND_CHARACTERS - 1] + "…"
-
-
 MOST_EVENTS = 5
 MOST_FINDINGS = 4
 LEAST_RATE = 1e7
@@ -264,7 +261,7 @@ class HolderTable:
     def _program(self, row: HolderRow) -> str:
         holder = row.holder
         words = one_line("" if _is_narrow(self.room) else holder.command or "") or one_line(holder.name)
-        return _shortened(words or "n/a")
+        return shortened(words or "n/a", COMMAND_CHARACTERS)
 
     def _cells(self, row: HolderRow) -> dict[str, str]:
         name = self._program(row)
@@ -300,10 +297,15 @@ def whole(view: View, room: int | None = None) -> list[Line]:
     """Totals, GPUs and every holder, as long as they are; what chosen ones copied, and how to trace them."""
     lines = [*head(view, room), *_holder_lines(HolderTable(view, room))]
     for holder in view.snapshot.holders if view.chosen else ():
-        facts = [(name, one_line(text)) for name, text in (*copy_facts(holder), *tracing_facts(holder))]
         lines += [Line(""), Line(one_line(who(holder)), "bold")]
-        lines += [Line(text) for text in lay_out(("", ""), facts, (), room).body]
+        lines += fact_lines([*copy_facts(holder), *tracing_facts(holder)], room)
     return lines
+
+
+def fact_lines(facts: Sequence[Fact], room: int | None) -> list[Line]:
+    """Names, and what is said of each."""
+    laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
+    return [Line(text) for text in laid.body]
 
 
 def keys_line(choice: Choice, room: int) -> Line:

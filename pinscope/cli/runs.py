@@ -39,7 +39,7 @@ from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun, checked_labels
-from pinscope.text import one_line, visible
+from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
 
@@ -103,19 +103,15 @@ def _print(title: str, lines: Sequence[_Line]) -> None:
         by_second = len({line["id"][:SECONDS_ID] for line in lines}) == len(lines)
         for line in lines:
             line["id"] = line["id"][: SECONDS_ID if by_second else None]
-            line["called"] = _shortened(line["called"], CALLED)
+            line["called"] = shortened(line["called"], CALLED)
     if room is not None:
         others = [max(len(head), *(len(line[head]) for line in lines)) for head in heads if head != "answer"]
         left = max(room - sum(others) - len(GAP) * len(others), LEAST_ANSWER)
         for line in lines:
             if len(line["answer"]) > left:
-                line["answer"] = _shortened(line["name"] or line["answer"], left)
+                line["answer"] = shortened(line["name"] or line["answer"], left)
     numbers = [place for place, head in enumerate(heads) if head == "figure"]
     print_table(heads, [[line[head] for head in heads] for line in lines], title=title, numbers=numbers)
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
 SUFFIX = ".perfetto.json"

@@ -27,7 +27,7 @@ from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.text import one_line
+from pinscope.text import one_line, shortened
 from pinscope.tracing.line_totals import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
@@ -133,17 +133,13 @@ def _print_lines(table: Table) -> None:
         saves = "?" if each["saves"] == "–" and each["to do"] != "–" else each["saves"]
         figures = f"{saves:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
-        print_line(_cut(f"{figures}{each['line']}{source}", room))
+        print_line(shortened(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
-        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
+        print_line(shortened(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
     if more := len(cells) - len(lines):
         rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
         print_line(f"{rest}; lines may cost the same moments: do not add them up")
-
-
-def _cut(text: str, room: int | None) -> str:
-    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:

@@ -29,7 +29,7 @@ from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line
-from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder

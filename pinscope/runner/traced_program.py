@@ -28,8 +28,9 @@ from pinscope.probes.process import ending_with_this
 from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import ChildKind, TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
-from pinscope.tracing.line_totals import Ended, unnumbered
+from pinscope.tracing.line_totals import unnumbered
 from pinscope.tracing.places import library_folders
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import CHILDREN, FAILED, SHELL, STACK, STARTED, SpoolFolder
 

@@ -44,9 +44,9 @@ from pinscope.store.bundle import write_bundle
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
-from pinscope.tracing.line_totals import Ended, unnumbered
+from pinscope.tracing.line_totals import numbered, unnumbered
 from pinscope.tracing.places import library_folders
-from pinscope.tracing.process_merge import MOST_RECORDS, ProcessFiles, attachments
+from pinscope.tracing.process_merge import MOST_RECORDS, Ended, ProcessFiles, attachments
 from pinscope.tracing.redirect import ACCOUNT, Line
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.spool import Scope, Spool
@@ -316,7 +316,7 @@ class Tracing:
         others = tuple(row for row in ended.unrecorded if row.process not in {other.process for other in refused})
         ended = replace(ended, unrecorded=(*refused, *others))
         merged = files.join(ended, self._scope.is_part)
-        rows = (*merged.rows(), *self._more_rows(files.spool.folder))
+        rows = (*merged.rows(), *numbered(self._more_rows(files.spool.folder)))
         self._writer.append([row.model_dump(mode="json", exclude_none=True) for row in rows])
         try:
             for name, schema, batches in attachments(merged):
@@ -554,11 +554,9 @@ def _rows(seen: Seen, sites: Sequence[Site], spool: Path, is_same: bool) -> Iter
     lines: list[tuple[Any, str, str | None]] = [(line, "{:,} copies: {}", None) for line in account["lines"]]
     lines += [(Line(site.row["file"], site.row["line"]).document(), "", why) for site, why in _not_chosen(seen, sites)]
     loaders = [(loader, LEFT_BATCHES, PINNED_BATCHES) for loader in account["loaders"]]
-    for repeat, (redirected, left, otherwise) in enumerate([*lines, *loaders]):
-        yield TraceRow(
+    for redirected, left, otherwise in [*lines, *loaders]:
+        yield unnumbered(
             kind="redirected",
-            repeat=repeat,
-            warmup=False,
             file=redirected["file"],
             line=redirected["line"],
             count=redirected["copies"],

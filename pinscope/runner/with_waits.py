@@ -17,7 +17,7 @@ from pinscope.runner.traced_program import Variant
 from pinscope.runner.tracing import Compared, HeardStdout, Lines, Traced, how_it_ended, place_of_site
 from pinscope.store.store import Store
 from pinscope.tracing.checks import CHECKS
-from pinscope.tracing.line_totals import unnumbered
+from pinscope.tracing.line_totals import numbered, unnumbered
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.trace.hazards import copies_behind_the_call
 from pinscope.tracing.waits import ACCOUNT
@@ -119,7 +119,7 @@ class WaitRuns:
         rows = [
             _before(seen, sites, not differences, is_same_twice, len(first.output.arrays)),
             *_waited(lines, second, sites, needed),
-            *map(_difference, range(len(differences)), differences),
+            *map(_difference, differences),
         ]
         return Compared(first.traced, _with_rows(self.store, second.traced, rows))
 
@@ -213,7 +213,7 @@ def _waited(
     lines: Lines, second: _Ran, sites: Sequence[Site], needed: Mapping[tuple[str, int], bool]
 ) -> Iterator[TraceRow]:
     """What was done for each line."""
-    for repeat, line in enumerate(lines):
+    for line in lines:
         own = [site.row for site in sites if place_of_site(site) == line]
         done = second.waited.get(line, {"waits": 0, "left": {}})
         first = own[0] if own else {"file": line[0], "line": line[1]}
@@ -226,25 +226,17 @@ def _waited(
             needed=needed.get(line),
             reason=left or None,
             **{name: first.get(name) for name in ("file", "line", "function", "source_line")},
-        ).model_copy(update={"repeat": repeat})
+        )
 
 
-def _difference(repeat: int, difference: _Difference) -> TraceRow:
-    array, number = difference
-    return TraceRow(
-        kind="difference",
-        repeat=repeat,
-        warmup=False,
-        output=array.name,
-        count=number or 0,
-        file=array.file,
-        line=array.line,
-    )
+def _difference(difference: _Difference) -> TraceRow:
+    (name, file, line), number = difference
+    return unnumbered(kind="difference", output=name, count=number or 0, file=file, line=line)
 
 
 def _with_rows(store: Store, traced: Traced, rows: Iterable[TraceRow]) -> Traced:
     """A trace with further rows, also in the store."""
-    more = [row.model_dump(mode="json", exclude_none=True) for row in rows]
+    more = [row.model_dump(mode="json", exclude_none=True) for row in numbered(rows)]
     every = [*traced.rows, *more]
     if traced.saved is not None:
         return replace(traced, rows=every)

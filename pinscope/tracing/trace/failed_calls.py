@@ -9,8 +9,7 @@ from pathlib import PurePath
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Run, Table, quantity
-from pinscope.tracing.cuda_errors import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY
-from pinscope.tracing.failed_calls import READS_ERROR
+from pinscope.tracing.failed_calls import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY, READS_ERROR
 from pinscope.tracing.sites import MOST_SHOWN, UNKNOWN_LINE, Seen, headed_table, line_name
 
 _ASKS = re.compile(

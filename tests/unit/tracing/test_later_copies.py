@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pinscope.tracing.later_copies import calls_of_copies
+from pinscope.tracing.host_work import calls_of_copies
 
 
 def matched(copies: list[tuple[int, int]], calls: list[tuple[int, int]]) -> list[int]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pinscope.tracing.line_totals import Ended, LineTotals
+from pinscope.tracing.line_totals import LineTotals
 from pinscope.tracing.managed import STANDING
 from pinscope.tracing.mapped_file import CUT, ENTRY, READ_ENTRY
-from pinscope.tracing.process_merge import MergedTrace, Process, attachments
+from pinscope.tracing.process_merge import Ended, MergedTrace, Process, attachments
 from pinscope.tracing.spool import TYPES, RecordFiles, Spool
 
 COPY, WAIT, LAUNCH, PREFETCH = 277, 126, 307, 716
@@ -205,7 +205,7 @@ def test_a_copy_that_cupti_could_not_time_began_with_its_call_and_without_one_is
     assert (site.count, site.bytes, site.first_seconds) == (3, 3 * LARGE, 2.1e-6)
     tables = {
         name: [row for batch in batches for row in batch.to_pylist()]
-        for name, _, batches in attachments(MergedTrace([Process(1, None, 1.0, totals, 0)], Ended(1000, 9000, 0), None))
+        for name, _, batches in attachments(MergedTrace([Process(1, None, 1.0, totals)], Ended(1000, 9000, 0), None))
     }
     times = [[row[key] for key in ("at_ns", "took_ns", "call_at_ns", "idle_ns")] for row in tables["copies"]]
     assert times == [[2100, 800, 2000, 1000], [4000, -1, 4000, 0]]

@@ -33,8 +33,7 @@ from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
-from pinscope.tracing.trace.costs import ranked
+from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME, ranked
 from pinscope.tracing.trace.findings import what_if_findings
 from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
 from pinscope.tracing.trace.reading import TraceParams

@@ -316,7 +316,9 @@ def _pieces(count: int) -> Iterator[slice]:
 
 def _copies(totals: LineTotals, begun: int) -> Iterator[_Columns]:
     words, directions = np.asarray(MEMORY, object), np.asarray(DIRECTIONS, object)
-    timed = [values[totals.untimed :] for values in (totals.copies, totals.site_of_copies, totals.idle_of_copies)]
+    timed: list[NDArray[Any]] = [
+        values[totals.untimed :] for values in (totals.copies, totals.site_of_copies, totals.idle_of_copies)
+    ]
     calls = totals.calls if len(totals.calls) else np.zeros(1, totals.calls.dtype)
     for piece in _pieces(len(timed[0])):
         copies, sites, idle = (values[piece] for values in timed)

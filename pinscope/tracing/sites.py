@@ -162,6 +162,7 @@ class Seen:
     """What a trace holds, taken apart.
 
     Attributes:
+        run: the trace.
         program: its row; ``None`` while it runs.
         processes: a row for each, if several were recorded.
         devices: a row for each GPU.
@@ -177,6 +178,7 @@ class Seen:
         needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
     """
 
+    run: Run
     program: Row | None
     processes: tuple[Row, ...]
     devices: tuple[Row, ...]
@@ -198,6 +200,11 @@ class Seen:
     def seconds(self) -> float:
         """How long the program used a GPU: from its first copy or kernel to the end of the last."""
         return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
+
+    def origin(self, parameter: str) -> str | None:
+        """Where rates come from. A run from elsewhere may hold anything."""
+        value = self.run.params.get(parameter)
+        return value if isinstance(value, str) else None
 
     def seconds_from_first(self, row: Row) -> float:
         """How long the program used a GPU from the first of what a line did again and again: its start is no part of
@@ -333,6 +340,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         for row in by_kind.get("site", ())
     ]
     seen = Seen(
+        run=run,
         program=next(iter(by_kind.get("program", ())), None),
         processes=tuple(by_kind.get("process", ())),
         devices=tuple(by_kind.get("device", ())),
@@ -426,6 +434,11 @@ def line_name(row: Row) -> str:
 def place_in(row: Row) -> tuple[Any, ...]:
     """The line of the program, and that of a library below it, by which rows of one line are known."""
     return row["file"], row["line"], row["library_file"], row["library_line"]
+
+
+def line_key(row: Row) -> tuple[Any, ...]:
+    """The same, and the process: two files may have the same name."""
+    return *place_in(row), row["process"]
 
 
 def gpu_name(row: Row) -> str:

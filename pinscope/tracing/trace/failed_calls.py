@@ -8,9 +8,10 @@ from pathlib import PurePath
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.records.run import Run, Table, quantity
+from pinscope.records.run import Table, quantity
 from pinscope.tracing.failed_calls import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY, READS_ERROR
 from pinscope.tracing.sites import MOST_SHOWN, UNKNOWN_LINE, Seen, headed_table, line_name
+from pinscope.tracing.trace.costs import where
 
 _ASKS = re.compile(
     r"cu(da)?(\w*Get\w*(Attribute|Propert|Count|Current|Flags|ProcAddress|EntryPoint|ExportTable|State|Info|Limit|Device$"
@@ -112,9 +113,8 @@ def _other_line(row: Row, which: str) -> str | None:
     return f"{PurePath(file).name}:{row[f'{which}_line']}" if file else UNKNOWN_LINE
 
 
-def failed_verdict(run: Run, seen: Seen) -> str:
+def failed_verdict(seen: Seen) -> str:
     """The first call that failed; empty where none did."""
-    del run
     failed = alarming(seen)
     if not failed:
         return ""
@@ -160,21 +160,13 @@ def failed_findings(seen: Seen) -> Iterator[Costed]:
             name=row["error_name"],
             times=row["count"] if row["count"] > 1 else None,
             noticed=noticed,
-            where=_where(row),
+            where=where(row),
             earlier=_earlier(row) or None,
             met=f"{noticed} only read the error that this call had left behind, and is not to blame."
             if noticed
             else None,
             later=later or None,
         )
-
-
-def _where(row: Row) -> str:
-    if not row["file"]:
-        return "The Python line is not known."
-    source = f": {row['source_line']}" if row["source_line"] else ""
-    about = "A thread without Python made the call while the main thread stood at l" if row["is_elsewhere"] else "L"
-    return f"{about}ine {row['line']} of {row['file']}, in {row['function']}{source.rstrip('.')}."
 
 
 def _earlier(row: Row) -> str:

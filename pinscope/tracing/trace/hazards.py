@@ -241,9 +241,8 @@ def unwatched(seen: Seen) -> list[Site]:
     ]
 
 
-def hazard_verdict(run: Run, seen: Seen) -> str:
+def hazard_verdict(seen: Seen) -> str:
     """The line that reads too early most often; empty where none is known to."""
-    del run
     if not seen.early_reads:
         return ""
     row = seen.early_reads[0]
@@ -253,9 +252,8 @@ def hazard_verdict(run: Run, seen: Seen) -> str:
     return f"Wrong data: {reads} before the copy is done, {_times(row)}."
 
 
-def unwatched_words(run: Run, seen: Seen) -> str:
+def unwatched_words(seen: Seen) -> str:
     """That nobody knows whether data is read too early; empty where that is known."""
-    del run
     sites = unwatched(seen)
     return (
         f"Not watched: whether what {sites[0].name} copies to the host is read before the copy is done."
@@ -264,7 +262,7 @@ def unwatched_words(run: Run, seen: Seen) -> str:
     )
 
 
-def hazard_findings(run: Run, seen: Seen) -> Iterator[Costed]:
+def hazard_findings(seen: Seen) -> Iterator[Costed]:
     """Early reads, and what could not be watched."""
     for row in seen.early_reads:
         lucky = row["count"] - row["in_flight_count"]
@@ -281,7 +279,7 @@ def hazard_findings(run: Run, seen: Seen) -> Iterator[Costed]:
             flying=row["in_flight_count"],
             lucky=lucky or None,
         )
-    program = shlex.join(map(str, run.params.get("program") or ("PROGRAM",)))
+    program = shlex.join(map(str, seen.run.params.get("program") or ("PROGRAM",)))
     for site in unwatched(seen):
         yield say(
             TEXTS,

@@ -25,8 +25,7 @@ from pinscope.tracing.sites import (
     seen_in,
     table_of_lines,
 )
-from pinscope.tracing.trace.answer import answer_tables
-from pinscope.tracing.trace.costs import ranked, total_share
+from pinscope.tracing.trace.answer import answer_tables, ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
 from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
 from pinscope.tracing.trace.hazards import (
@@ -41,7 +40,7 @@ from pinscope.tracing.trace.hazards import (
 )
 from pinscope.tracing.trace.managed import managed_table, managed_words
 from pinscope.tracing.trace.needless import table_of_needless
-from pinscope.tracing.trace.source_memory import memory_words
+from pinscope.tracing.trace.pageable import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
 from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
 from pinscope.units import format_bytes, format_seconds, format_share
@@ -50,70 +49,44 @@ NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 
 
-def origin(run: Run, parameter: str) -> str | None:
-    """Where rates come from. A run from elsewhere may hold anything."""
-    value = run.params.get(parameter)
-    return value if isinstance(value, str) else None
-
-
-# Sentences
-
-
-def pinned_memory(site: Site) -> str:
-    """What pinned memory would be to the copies of a line, as a sentence begins."""
-    if site.loader_saved is not None:
-        return "With DataLoader(pin_memory=True)"
-    return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
-
-
-def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
-    """``21.2 % of the 265 ms from its first copy on``: how much that is for a line of copies or other calls."""
-    whole = seen.seconds_from_first(row)
-    share = format_share(min(seconds / whole, 1.0)) if whole else format_share(0.0)
-    if whole == seen.seconds:
-        return f"{share} of {format_seconds(whole)}"
-    first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
-    return f"{share} of the {format_seconds(whole)} from its first {first} on"
-
-
 # Verdict
 
 
-def trace_verdict(run: Run, seen: Seen) -> str | None:
+def trace_verdict(seen: Seen) -> str | None:
     """What to do: the first of :data:`CLAUSES` that has something to say, and those after it as far as they fit.
     ``None`` while the program runs."""
     if seen.program is None:
         return None
     said = ""
-    for clause in filter(None, (words(run, seen) for words in CLAUSES)):
+    for clause in filter(None, (words(seen) for words in CLAUSES)):
         longer = f"{said} {clause}".strip()
         if not said or (len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS):
             said = longer
     return said or _nothing(seen)
 
 
-def _unrecorded(run: Run, seen: Seen) -> str:
+def _unrecorded(seen: Seen) -> str:
     """What was not recorded."""
     if seen.program and seen.program["recorded_seconds"] == 0:
         return "Nothing was recorded: the program ended before what was to be recorded began."
-    gap = _gap(run, seen)
+    gap = _gap(seen)
     return f"{gap} No copy was recorded." if gap and not _copies(seen) else gap
 
 
-def _gap(run: Run, seen: Seen) -> str:
+def _gap(seen: Seen) -> str:
     if children := children_words(seen):
         return f"{children}."
     if managed_words(seen):
         return "Managed memory was not followed."
     if not _copies(seen) and (brief := unseen_words(seen)):
         return f"{brief}."
-    gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
+    lost = seen.program and seen.program["lost_bytes"]
+    gaps = seen.run.notes or lost or seen.run.params.get("children") is False
     return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
 
 
-def _costliest(run: Run, seen: Seen) -> str:
+def _costliest(seen: Seen) -> str:
     """What to do about the line that costs most; empty where all lines together cost little, or none costs much."""
-    del run
     costs = ranked(seen)
     if not costs:
         return ""
@@ -141,7 +114,7 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
+CLAUSES: tuple[Callable[[Seen], str], ...] = (
     failed_verdict, _unrecorded, hazard_verdict, _costliest, unwatched_words
 )  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
@@ -156,23 +129,22 @@ class Traced:
     """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned or waited
     for."""
 
-    run: Run
     seen: Seen
     what: WhatIf | None
-    waited: Waited | None = None
+    waited: Waited | None
 
 
 def of(run: Run, rows: Sequence[Row]) -> Traced | None:
     """All that was recorded; ``None`` while the program runs."""
     seen = seen_in(run, rows)
-    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows), waited_in(run, seen, rows))
+    return None if seen.program is None else Traced(seen, what_if_in(run, seen, rows), waited_in(run, seen, rows))
 
 
 def verdict(traced: Traced) -> str | None:
     """What the program was held up by; of a second run what pinning saved, or waits proved."""
     if traced.waited is not None:
         return waited_verdict(traced.waited)
-    return trace_verdict(traced.run, traced.seen) if traced.what is None else what_if_verdict(traced.what)
+    return trace_verdict(traced.seen) if traced.what is None else what_if_verdict(traced.what)
 
 
 def headline(traced: Traced) -> Iterator[Quantity]:
@@ -222,7 +194,7 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
     compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
     early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
-    copies, work = _sites(traced.run, seen), table_of_work(seen)
+    copies, work = _sites(seen), table_of_work(seen)
     failed = (failed_table(seen),) if seen.failed else ()
     managed = (managed_table(seen),) if seen.migrations else ()
     needless = (table_of_needless(seen),) if seen.needless else ()
@@ -230,8 +202,8 @@ def tables(traced: Traced) -> tuple[Table, ...]:
     return (*failed, *compared, *early, *answer_tables(seen), *lines)
 
 
-def _sites(run: Run, seen: Seen) -> Table:
-    rate_from = origin(run, "pinned_from")
+def _sites(seen: Seen) -> Table:
+    rate_from = seen.origin("pinned_from")
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
     looked_at = any(site.row["mapping"] for site in drawn)

@@ -11,7 +11,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.records.run import Quantity, Run, Table, quantity, table
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 from pinscope.tracing.trace.cpu_work import is_hidden
-from pinscope.tracing.trace.source_memory import waits_for_file
+from pinscope.tracing.trace.pageable import waits_for_file
 from pinscope.units import format_seconds, format_share
 
 TO_HOST = "copies to the host are not redirected"

@@ -43,7 +43,7 @@ from pinscope.units import format_bytes, format_heights, format_seconds, format_
 if TYPE_CHECKING:
     from pinscope.records.run import Finding, Reading, Run, Table
     from pinscope.report.facts import Document
-    from pinscope.runner.tracing import Compared
+    from pinscope.runner.what_if import Compared
 
 MOST_PARTS = 7
 """Of the time; of many GPUs the page and `pinscope runs show` have all."""
@@ -267,7 +267,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         )
         begun_ns = _begun_ns(spool, what["pid"])
         run = new_run(params, environment).model_copy(update={"id": run_id})
-        tracing = Tracing(store, run, kept, scope, lambda _: ())
+        tracing = Tracing(store, run, kept, scope)
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)

@@ -143,7 +143,7 @@ def trace_attached(
             try:
                 recording.begin()
                 announce(f"recording for {scope.for_seconds:g} s; Ctrl-C ends it, and the program goes on")
-                tracing = Tracing(store, new_run(params, environment, labels), folder / "kept", scope, lambda _: ())
+                tracing = Tracing(store, new_run(params, environment, labels), folder / "kept", scope)
                 return tracing.follow(lambda look: recording.follow(look, scope.for_seconds or 0.0))
             finally:
                 recording.end()

@@ -89,7 +89,7 @@ class Variant:
         waits: lines behind whose asynchronous copies it waits, for :mod:`pinscope.tracing.waits`.
         checks: keep the sums of the arrays that it saves or names, for :mod:`pinscope.tracing.checks`.
         params: further parameters of the trace.
-        rows: further rows of the trace, from its spool, once the program has ended.
+        at_end: called with its spool's folder, once the program has ended.
     """
 
     stdin: int | None = None
@@ -99,7 +99,7 @@ class Variant:
     waits: Sequence[tuple[str, int]] | None = None
     checks: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
-    rows: Callable[[Path], Iterable[TraceRow]] = lambda _: ()
+    at_end: Callable[[Path], object] = lambda _: None
 
 
 AS_IT_IS = Variant()

@@ -11,12 +11,12 @@ from typing import Any
 
 from pinscope.errors import BadInput, NotPossible, PinScopeError
 from pinscope.experiments.bandwidth.reading import Copies
-from pinscope.experiments.registry import answer_at_end, checked_rows
+from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.scatter.reading import Scatter
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.labels import NO_LABELS
-from pinscope.records.run import ExperimentRun, Progress, Run, TraceRun
+from pinscope.records.run import ExperimentRun, Run, TraceRun
 from pinscope.runner.jobs import new_id
 from pinscope.runner.program import Program
 from pinscope.runner.traced_program import (
@@ -30,6 +30,7 @@ from pinscope.runner.traced_program import (
 )
 from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import write_bundle
+from pinscope.store.recordings import nearest_runs
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow
@@ -50,7 +51,7 @@ def pinned_rates(store: Store, environment: Environment) -> dict[str, Any]:
     known: dict[str, Any] = {}
     sources = ("bandwidth", _copying, "pinned_from"), ("scatter", _gathering, "gathered_from")
     for experiment, rates_of, origin in sources:
-        for run in _nearest(store, environment, experiment):
+        for run in nearest_runs(store, experiment, environment):
             try:
                 rates = rates_of(run, store.observations(run.id))
             except (BadInput, ArithmeticError):  # an imported run may hold anything
@@ -81,17 +82,6 @@ def _gathering(run: ExperimentRun, rows: Sequence[StoredRow]) -> dict[str, Any]:
     sizes = sorted(rates["h2d"].keys() & rates["d2h"].keys())
     given = {f"gathered_{direction}": [known[size] for size in sizes] for direction, known in rates.items()}
     return {"gathered_bytes": sizes, **given} if sizes else {}
-
-
-def _nearest(store: Store, environment: Environment, experiment: str) -> list[ExperimentRun]:
-    models = {device.name for device in environment.devices}
-    runs = [
-        run
-        for run in store.each_run(experiment=experiment, lab="cuda")
-        if isinstance(run, ExperimentRun) and run.observations
-        if run.recording or run.environment.machine_id == environment.machine_id
-    ]
-    return sorted(runs, key=lambda run: (run.recording, run.recording and (not run.gpu or run.gpu.name not in models)))
 
 
 @dataclass(frozen=True)
@@ -238,14 +228,7 @@ class Tracing:
             return "cancelled" if self._writer.cancelled else "done"
 
         outcome = Outcome.of(work)
-        answer = {} if outcome.error else answer_at_end(self._writer.run, self._writer.rows)
-        saved = self._writer.close(
-            status=outcome.status,
-            error=outcome.error,
-            finished_at=datetime.now(UTC),
-            progress=Progress(fraction=1.0, message=outcome.status),
-            **answer,
-        )
+        saved = outcome.keep(self._writer, has_answer=not outcome.error)
         if refusal:  # nothing was recorded, and nothing was run
             if saved is None:
                 self._store.delete(self._run.id)

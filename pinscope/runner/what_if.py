@@ -34,7 +34,7 @@ from pinscope.tracing.places import library_folders
 from pinscope.tracing.sites import Seen, Site, seen_in
 from pinscope.tracing.stacks import file_label
 from pinscope.tracing.trace.hazards import copies_behind_the_call
-from pinscope.tracing.trace.what_if import TO_HOST
+from pinscope.tracing.trace.what_if import TO_HOST, added_up
 
 MOST_PINNED_BYTES = 4 << 30
 """Of all buffers together; less where the host has not four times as much."""
@@ -400,14 +400,8 @@ def _terminal() -> tuple[int, int]:
 
 def _before(seen: Seen, sites: Sequence[Site], **values: Any) -> TraceRow:
     """The first run, and its copies of the lines."""
-    program, rows = seen.program or {}, [site.row for site in sites]
-    return unnumbered(
-        kind="before",
-        count=sum(row["count"] for row in rows),
-        bytes=sum(row["bytes"] for row in rows),
-        **{name: program[name] for name in ("seconds", "active_seconds", "copies", "kernels")},
-        **values,
-    )
+    kept = {name: seen.program[name] for name in ("seconds", "active_seconds", "copies", "kernels")}
+    return unnumbered(kind="before", **kept, **added_up(sites), **values)
 
 
 def _pinned(seen: Seen, sites: Sequence[Site], account: Any, *, is_same: bool) -> Iterator[TraceRow]:
@@ -420,18 +414,7 @@ def _pinned(seen: Seen, sites: Sequence[Site], account: Any, *, is_same: bool) -
         account: of the second run.
         is_same: both wrote the same to stdout.
     """
-    rows, saved = [site.row for site in sites], [site.saved_in_place for site in sites]
-    idle = [row["idle_seconds"] for row in rows]
-    yield _before(
-        seen,
-        sites,
-        same_output=is_same,
-        call_seconds=sum(row["call_seconds"] or 0.0 for row in rows),
-        copy_seconds=sum(row["copy_seconds"] or 0.0 for row in rows),
-        idle_seconds=None if None in idle else sum(idle),
-        first_seconds=min((row["first_seconds"] or 0.0 for row in rows), default=0.0),
-        estimated_seconds=None if None in saved else sum(seconds or 0.0 for seconds in saved),
-    )
+    yield _before(seen, sites, same_output=is_same)
     account = account or {"lines": [], "loaders": []}
     lines: list[tuple[Any, str, str | None]] = [(line, "{:,} copies: {}", None) for line in account["lines"]]
     lines += [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Cell, Run, Table, table
-from pinscope.records.trace_row import LARGE_BYTES, NeedlessKind, copies_large_from_or_to
+from pinscope.records.trace_row import LARGE_BYTES, NeedlessKind, TraceRow, copies_large_from_or_to
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
@@ -157,13 +157,17 @@ class Site:
         return self.stands_seconds - staged if self.stands_seconds > least else 0.0
 
 
+NO_PROGRAM: Row = {**dict.fromkeys(TraceRow.model_fields), "seconds": 0.0, "copies": 0}
+"""In the place of a program's row, which comes when it has ended."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a trace holds, taken apart.
 
     Attributes:
         run: the trace.
-        program: its row; ``None`` while it runs.
+        program: its row; :data:`NO_PROGRAM` while it runs.
         processes: a row for each, if several were recorded.
         devices: a row for each GPU.
         sites: ranked by what pinning would save, then by bytes.
@@ -179,7 +183,7 @@ class Seen:
     """
 
     run: Run
-    program: Row | None
+    program: Row
     processes: tuple[Row, ...]
     devices: tuple[Row, ...]
     sites: tuple[Site, ...]
@@ -197,9 +201,14 @@ class Seen:
     early_reads: tuple[Row, ...]
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the program has."""
+        return self.program is not NO_PROGRAM
+
+    @property
     def seconds(self) -> float:
         """How long the program used a GPU: from its first copy or kernel to the end of the last."""
-        return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
+        return float(self.program["active_seconds"] or self.program["seconds"])
 
     def origin(self, parameter: str) -> str | None:
         """Where rates come from. A run from elsewhere may hold anything."""
@@ -240,7 +249,7 @@ class Seen:
     @property
     def failure(self) -> str | None:
         """How the program ended, as it follows its name; ``None`` where it ended well, or that is not known."""
-        code = int(self.program["exit_code"] or 0) if self.program else 0
+        code = int(self.program["exit_code"] or 0)
         if not code:
             return None
         return f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
@@ -341,7 +350,7 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
     ]
     seen = Seen(
         run=run,
-        program=next(iter(by_kind.get("program", ())), None),
+        program=next(iter(by_kind.get("program", ())), NO_PROGRAM),
         processes=tuple(by_kind.get("process", ())),
         devices=tuple(by_kind.get("device", ())),
         sites=(),

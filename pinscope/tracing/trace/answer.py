@@ -170,9 +170,8 @@ def answer_tables(seen: Seen) -> tuple[Table, ...]:
 
 
 def _time(seen: Seen) -> Table:
-    seconds = format_seconds(seen.program["seconds"] if seen.program else None)
-    is_before = seen.program is not None and seen.program["before_bytes"] is not None
-    ran = f"was attached to for {seconds}" if is_before else f"ran for {seconds}"
+    seconds = format_seconds(seen.program["seconds"])
+    ran = f"ran for {seconds}" if seen.program["before_bytes"] is None else f"was attached to for {seconds}"
     return headed_table(
         TIME,
         [
@@ -246,14 +245,14 @@ def _line(seen: Seen, line: Line, parts: list[str], *, ranges: bool) -> Headed:
 
 def _peak(seen: Seen) -> Table:
     program = seen.program
-    before = (program["before_bytes"] or 0) if program else 0
-    peak = ((program["peak_bytes"] or 0) if program else 0) + before
+    before = program["before_bytes"] or 0
+    peak = (program["peak_bytes"] or 0) + before
     holding = grouped((row for row in seen.allocations if row["at_peak_bytes"]), line_key)
     held = [(rows[0], sum(row["at_peak_bytes"] for row in rows)) for rows in holding.values()]
     named = [(line_name(row), size, row["source_line"] or None) for row, size in held]
     named += [(BEFORE, before, None)] if before else []
     ordered = sorted(named, key=lambda each: -each[1])[:MOST_SHOWN] if peak else []
-    at = program["peak_at_seconds"] if program else None
+    at = program["peak_at_seconds"]
     when = "" if at is None else f" {format_seconds(at)} after the {'trace' if before else 'program'}'s start"
     return headed_table(
         PEAK,

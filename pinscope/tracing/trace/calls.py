@@ -103,7 +103,7 @@ def pinning_again(seen: Seen) -> Iterator[Cost]:
 
 def waiting(seen: Seen) -> Iterator[Cost]:
     """Idle compute behind a line's waits."""
-    if seen.read_later or (seen.program and seen.program["managed_bytes"]):
+    if seen.read_later or seen.program["managed_bytes"]:
         return  # data may be read or written only after a wait: none of them is known to be of no use
     twice = seen.counts_copies_after_waits
     for row in seen.idling:

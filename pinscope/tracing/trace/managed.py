@@ -36,10 +36,10 @@ device.set(array, stream=stream)
 def managed_words(seen: Seen) -> str:
     """That managed memory is not followed, as a sentence; empty where none is known to be used, or it was."""
     program = seen.program
-    if program and program["migrations_recorded"]:
+    if program["migrations_recorded"]:
         return ""
-    size = f", {format_bytes(program['managed_bytes'])}" if program and program["managed_bytes"] else ""
-    is_refused = program is not None and program["migrations_recorded"] is False
+    size = f", {format_bytes(program['managed_bytes'])}" if program["managed_bytes"] else ""
+    is_refused = program["migrations_recorded"] is False
     if not (size or is_refused or any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites)):
         return ""
     why = " The driver gives no counters of it." if is_refused else ""

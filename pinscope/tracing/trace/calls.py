@@ -8,34 +8,34 @@ from collections.abc import Iterator
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import costing, quantity
 from pinscope.tracing.sites import Seen, line_name
-from pinscope.tracing.trace.costs import Cost, share_of_time, stood, took, where
+from pinscope.tracing.trace.costs import Cost, share_of_time, stood, told, took
 from pinscope.tracing.trace.cpu_work import pins_again
 from pinscope.tracing.trace.needless import KINDS, needless_copies
 
 NOT_RECORDED = "an earlier version made this trace"
 NO_GATHERING = "no run of scatter says how fast pieces are gathered"
 _SMALL = (
-    "{line} makes {times:,} copies of {size:bytes}: they hold the CPU for {held:seconds}[, gathered they would take "
-    "about {gathered:seconds}]"
+    "{line} makes {count:,} copies of {median_bytes:bytes}: they hold the CPU for {call_seconds:seconds}[, gathered "
+    "they would take about {gathered:seconds}]"
 )
 _SCATTER = "'pinscope run scatter' measures which way is fastest here."
 _IDLE = (
-    "That is {share}. The waits themselves took {held:seconds}. {where} What the CPU did between a wait and the next "
-    "kernel counts, such as loading data. Idle time of copies counts [twice, here and at the copies' line: {twice}]"
-    "[at the copies' line only{once}]."
+    "That is {share}. The waits themselves took {call_seconds:seconds}. {where} What the CPU did between a wait and "
+    "the next kernel counts, such as loading data. Idle time of copies counts [twice, here and at the copies' line: "
+    "{twice}][at the copies' line only{once}]."
 )
 _EARLIER = "what the CPU does between the wait and the next kernel in another process, as a DataLoader's workers do"
 TEXTS: Texts = {
     "pinned-memory-in-a-loop": Text(
         "a line pins memory ten times or more, which takes a hundredth of the time",
-        "{line} pins memory {times:,} times: {held:seconds} in {call}, {share}",
+        "{line} pins memory {count:,} times: {call_seconds:seconds} in {call}, {share}",
         "{where}",
         "Pin a buffer once and use it again: pinning costs more than the copy that it speeds up.",
     ),
     "waits-for-the-gpu": Text(
         "a line waits ten times or more, and compute stands idle afterwards for a hundredth of the time, the longest "
         "such time not counted; not where copies to the host are asynchronous, or managed memory is used",
-        "After each of {times:,} waits of {line} the GPU idled: {idle:seconds} in all",
+        "After each of {count:,} waits of {line} the GPU idled: {idle_seconds:seconds} in all",
         _IDLE,
         "Ask for results less often: .item(), .cpu(), print() of a tensor and synchronize() wait until everything "
         "before them is done, and only then can the next work be issued; without these waits the program would take "
@@ -43,8 +43,8 @@ TEXTS: Texts = {
     ),
     "waits-for-the-gpu/late": Text(
         "the same, where the waits hold the CPU for less than half as long",
-        "At {line} the CPU waits {times:,} times for the GPU, which idles {idle:seconds} in all after these waits "
-        "(fewer waits save at most {spared:seconds})",
+        "At {line} the CPU waits {count:,} times for the GPU, which idles {idle_seconds:seconds} in all after these "
+        "waits (fewer waits save at most {spared:seconds})",
         _IDLE,
         "Fewer waits save at most {spared:seconds}: the GPU had mostly finished before, and then the CPU was late. Do "
         f"{_EARLIER}; larger batches and CUDA graphs let it issue the same work by fewer calls.",
@@ -89,12 +89,7 @@ def pinning_again(seen: Seen) -> Iterator[Cost]:
             quantity("Not released at the end", row["left_count"], "count"),
             severity=costing(whole / max(whole - held, 1e-9)),
             code=REUSE_CODE,
-            line=line,
-            times=row["count"],
-            held=held,
-            call=row["call"],
-            share=share_of_time(seen, row, held),
-            where=where(row),
+            **told(row, share=share_of_time(seen, row, held)),
         )
         saved = held * (1 - 1 / row["count"])
         advice = f"Pin once at {line}, not {row['count']:,} times: it took {took(seen, row, held)}."
@@ -119,15 +114,10 @@ def waiting(seen: Seen) -> Iterator[Cost]:
             quantity("Longest of these times", row["longest_idle_seconds"], "seconds", reason=NOT_RECORDED),
             quantity("CPU held by the waits", held, "seconds"),
             quantity("Saved without these waits (at most)", spared, "seconds"),
-            line=line,
-            times=row["count"],
-            idle=idle,
-            held=held,
-            share=share_of_time(seen, row, idle),
-            where=where(row),
             twice=NOT_RECORDED if twice else None,
             once=None if twice else "",
             spared=spared,
+            **told(row, share=share_of_time(seen, row, idle)),
         )
         to_do = "launch the next kernel sooner" if comes_late else "wait less often"
         begins = "Launch the next kernel sooner after the waits of" if comes_late else "Wait less often at"
@@ -149,12 +139,7 @@ def small_copies(seen: Seen) -> Iterator[Cost]:
             quantity("CPU held by the calls", held, "seconds"),
             quantity("Gathered and copied at once (about)", gathered, "seconds", reason=NO_GATHERING),
             quantity("Rate of gathering from", seen.origin("gathered_from"), "text", reason=NO_GATHERING),
-            line=site.name,
-            times=row["count"],
-            size=row["median_bytes"],
-            held=held,
-            gathered=gathered if saved else None,
-            where=where(row),
+            **told(row, gathered=gathered if saved else None),
         )
         copies = f"the {row['count']:,} small copies of {site.name}"
         to_do, what = "gather them in one copy", f"Gather {copies}"

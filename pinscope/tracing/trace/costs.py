@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed
-from pinscope.tracing.sites import MOSTLY, Seen, Site
+from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
 from pinscope.units import format_about, format_seconds, format_share
 
 
@@ -52,6 +53,11 @@ def where(row: Row) -> str:
     about = "A thread without Python made the call while the main thread stood at l" if row["is_elsewhere"] else "L"
     place = f"{about}ine {row['line']} of {row['file']}, in {row['function']}{through}{source}"
     return place if place.endswith(".") else f"{place}."
+
+
+def told(row: Row, **more: Any) -> dict[str, Any]:
+    """Values for a text: the fields of a row, with the line's name in place of its number, and more."""
+    return {**row, "line": line_name(row), "where": where(row), **more}
 
 
 def share_of_time(seen: Seen, row: Row, seconds: float) -> str:

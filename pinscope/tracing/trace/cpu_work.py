@@ -11,7 +11,7 @@ from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.sites import Seen, Site, line_key, line_name, table_of_lines
-from pinscope.tracing.trace.costs import Cost, saves, share_of_time, took, where
+from pinscope.tracing.trace.costs import Cost, saves, share_of_time, told, took
 from pinscope.units import format_seconds
 
 Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
@@ -29,7 +29,7 @@ REMEDIES: Mapping[Remedy, tuple[str, str]] = {
 """What to change in a few words, and how advice on the line of that name begins."""
 NOT_COUNTED = "another system or an earlier version counted none"
 _TITLE = (
-    "{line} keeps the CPU {held:seconds} in {times:,} calls of {call}[: without it about {saved:seconds} less, {share}]"
+    "{line} keeps the CPU {held:seconds} in {count:,} calls of {call}[: without it about {saved:seconds} less, {share}]"
 )
 _DETAIL = "{where}[ {parts}][ It has {faults:,} page faults.]"
 _CONVERT = (
@@ -225,16 +225,12 @@ def working(seen: Seen) -> Iterator[Cost]:
             quantity("Memory newly pinned", row["newly_pinned_bytes"], "bytes", reason=NOT_COUNTED),
             quantity("Saved without this work (about)", saved, "seconds"),
             severity=costing(whole / (whole - saved) if 0 < saved < whole else 1.0),
-            line=line.name,
             held=line.seconds,
-            times=row["count"],
-            call=row["call"],
             saved=saved or None,
             share=share_of_time(seen, row, saved),
-            where=where(row),
             parts=line.parts_words,
             faults=faults or None,
-            reason=next(reasons, ""),
+            **told(row, reason=next(reasons, "")),
         )
         to_do, begins = REMEDIES[remedy]
         if line.remedy == "make" and line_key(row) in pinned_anyway:

@@ -10,6 +10,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Table, quantity
 from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
+from pinscope.tracing.trace.costs import told
 
 ADVICE = (
     "Call stream.synchronize(), or synchronize() of an event recorded behind the copy, just before the data is read."
@@ -19,15 +20,15 @@ NEARLY_ALL = 0.9
 TEXTS: Texts = {
     "read-before-copied": Text(
         "a tensor to which PyTorch copies asynchronously is read on the host before anything waits for the copy",
-        "{read} reads data of {line} before the copy is done: {early:,} of {times:,} copies",
-        "By {call}. {flying:,} reads came while the copy ran: their data was wrong or half old[; before the other "
-        "{lucky:,} nothing waited, and the copy happened to be done].",
+        "{read} reads data of {line} before the copy is done: {count:,} of {times:,} copies",
+        "By {call}. {in_flight_count:,} reads came while the copy ran: their data was wrong or half old[; before the "
+        "other {lucky:,} nothing waited, and the copy happened to be done].",
         ADVICE,
         "critical",
     ),
     "read-before-copied/luck": Text(
         "the same, where each copy happened to be done",
-        "{read} reads data of {line} and nothing waits for the copy before: {early:,} of {times:,} copies",
+        "{read} reads data of {line} and nothing waits for the copy before: {count:,} of {times:,} copies",
         "By {call}. Each copy happened to be done this time; where the GPU has more to do, it is not.",
         ADVICE,
         "warning",
@@ -96,12 +97,9 @@ def hazard_findings(seen: Seen) -> Iterator[Costed]:
             quantity("Copies that were read before a wait", row["count"], "count"),
             quantity("Of these, while the copy ran", row["in_flight_count"], "count"),
             read=line_name(row),
-            line=_copied_at(row),
-            early=row["count"],
             times=_copies(seen, row),
-            call=row["call"],
-            flying=row["in_flight_count"],
             lucky=lucky or None,
+            **told(row, line=_copied_at(row)),
         )
     program = shlex.join(map(str, seen.run.params.get("program") or ("PROGRAM",)))
     for site in unwatched(seen):

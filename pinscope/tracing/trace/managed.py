@@ -9,7 +9,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.sites import WORTH, Seen, line_name, table_of_lines
-from pinscope.tracing.trace.costs import Cost, where
+from pinscope.tracing.trace.costs import Cost, told
 from pinscope.units import format_about, format_bytes, format_share
 
 NO_PINNED_RATE = "no run of bandwidth says the rate of pinned copies"
@@ -18,8 +18,9 @@ TEXTS: Texts = {
         "page faults of a line move managed memory, which takes a hundredth of the time",
         "{line}: page faults moved {moved:bytes} of managed memory, for which {who} {spent:seconds}, {share:share} of "
         "the time",
-        "{where} {to_gpu:bytes} moved to the GPU, in {groups:,} groups of its page faults, and {to_host:bytes} to the "
-        "host, in {faults:,} of the CPU's[; as copies from pinned memory that takes about {copied:seconds}].",
+        "{where} {to_gpu_bytes:bytes} moved to the GPU, in {gpu_fault_groups:,} groups of its page faults, and "
+        "{to_host_bytes:bytes} to the host, in {cpu_faults:,} of the CPU's[; as copies from pinned memory that takes "
+        "about {copied:seconds}].",
         "Prefetch the data before it is touched (cudaMemPrefetchAsync), or make it in pinned memory and copy it.",
     )
 }
@@ -93,17 +94,12 @@ def managed(seen: Seen) -> Iterator[Cost]:
             quantity("Copied from pinned memory (about)", copied, "seconds", reason=NO_PINNED_RATE),
             severity=costing(seen.seconds / (seen.seconds - saved) if 0 < saved < seen.seconds else 1.0),
             code=PREFETCH_CODE,
-            line=line_name(row),
             moved=moved,
             who="its kernels ran" if is_of_kernels else "the CPU stood there",
             spent=spent,
             share=share,
-            where=where(row),
-            to_gpu=row["to_gpu_bytes"],
-            to_host=row["to_host_bytes"],
-            groups=row["gpu_fault_groups"],
-            faults=row["cpu_faults"],
             copied=copied,
+            **told(row),
         )
         # Where the CPU stood at the line, what it does there itself is part of that time.
         known = None if copied is None or not is_of_kernels else saved

@@ -9,7 +9,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, quantity
 from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
-from pinscope.tracing.trace.costs import Cost, blocked, took, where
+from pinscope.tracing.trace.costs import Cost, blocked, told, took
 
 KINDS: Mapping[str, tuple[str, str, str]] = {
     "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
@@ -103,14 +103,11 @@ def needless(seen: Seen) -> Iterator[Cost]:
                 quantity("Copies looked at", row["sampled_count"], "count"),
                 quantity("Saved without them (at most)", each.seconds, "seconds"),
                 severity="note",  # what is on the GPU may not fit there, or be written to
-                line=site.name,
                 sender=each.sender.name if each.sender else "a line that is left out",
                 times=row["count"],
-                count=site.row["count"],
-                bytes=row["bytes"],
                 sampled=row["sampled_count"],
                 saved=each.seconds,
-                where=where(site.row),
+                **told(site.row, bytes=row["bytes"]),
             )
             advice = f"{begins.format(site.name)}: {blocked(site)} {took(seen, site.row, each.seconds)}."
             yield Cost(site.row, rule, each.seconds, None, to_do, advice, finding)

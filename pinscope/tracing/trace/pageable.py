@@ -11,7 +11,7 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Quantity, costing, quantity
 from pinscope.tracing.sites import Seen, Site, line_name
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
-from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, where
+from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, told
 from pinscope.tracing.trace.cpu_work import REMEDIES, is_hidden
 from pinscope.units import format_about, format_seconds, format_share
 
@@ -138,6 +138,8 @@ def _finding(seen: Seen, site: Site, others: int) -> Costed:
     else:
         asks = "non_blocking=True" in (row["source_line"] or "")
         variant, code = "/switch" if switch else "/asynchronous" if asks else "", PIN_CODE
+    many = f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'}"
+    copies = f"{many} {'to' if to_host else 'from'} pageable memory"
     into = "into pinned memory" if to_host else "with its data made in pinned memory"
     return say(
         TEXTS,
@@ -153,20 +155,16 @@ def _finding(seen: Seen, site: Site, others: int) -> Costed:
         *_memory_figures(row),
         severity=costing(whole / (whole - saved) if saved is not None and 0 < saved < whole else 1.0),
         code=code,
-        line=site.name,
-        copies=f"{row['count']:,} {'copies' if row['count'] > 1 else 'copy'} {'to' if to_host else 'from'} "
-        "pageable memory",
         into=into if site.loader_saved is None else "with DataLoader(pin_memory=True)",
         saved=saved or None,
         share=share_of_time(seen, row, saved or 0.0),
-        where=where(row),
         slow=_source_words(site) or None,
         switch=switch,
         batches=_batches_words(seen, site),
-        file=_file_name(row),
         faults=_faults_words(row),
         spent=site.unexplained_seconds,
         others=f"{others:,} more {'processes copy' if others > 1 else 'process copies'}" if others else None,
+        **told(row, copies=copies, file=_file_name(row)),
     )
 
 

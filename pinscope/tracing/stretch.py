@@ -179,9 +179,9 @@ class Stretch:
     whole: Extent = field(default_factory=lambda: Extent(0, 1, {}))
 
     @property
-    def processes(self) -> Mapping[int, str]:
-        """Ids and names, of the :class:`Extent`."""
-        return self.whole.processes
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end_ns - self.begin_ns) / 1e9
 
     @property
     def heart_ns(self) -> tuple[int, int]:
@@ -203,11 +203,8 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     panels: set[tuple[str, int, int]] = set()
     for name in TABLES:
         for part, _ in each_coded(attached, name):
-            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
-            if len(begun):
-                parts[name].append((int(begun.min()), int(ended.max())))
-            else:
-                parts[name].append((0, -1))
+            begun, ended = _times(part)
+            parts[name].append((int(begun.min()), int(ended.max())) if len(begun) else (0, -1))
             panels.update((name, *both) for both in _devices(part))
     ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
     if not ends:
@@ -224,6 +221,11 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     )
     lines = {row["number"]: line_name(row) for row in rows if row["kind"] == "site" and row["number"] is not None}
     return Extent(begin, end, whole, names, lines, drawn)
+
+
+def _times(part: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When these events began and ended."""
+    return part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
 
 
 def _devices(part: Columns) -> list[tuple[int, int]]:
@@ -257,7 +259,7 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
     for name in TABLES:
         reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns)
         for part, words in each_coded(attached, name, reached):
-            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
+            begun, ended = _times(part)
             inside = (begun < end_ns) & (ended >= begin_ns)
             rows = {key: values[inside] for key, values in part.items()}
             if not whole.processes:
@@ -296,8 +298,8 @@ def _add(stretch: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64])
     rows, words = coded
     stretch.events += len(rows["at_ns"])
     for part, alike in _parts(name, coded):
-        at = rows["at_ns"][alike]
-        added = at_once(at, at + np.maximum(rows["took_ns"][alike], 0), edges)
+        begun, ended = _times(rows)
+        added = at_once(begun[alike], ended[alike], edges)
         stretch.at_once[part] = stretch.at_once.get(part, 0.0) + added
         if stretch.events <= MOST_SINGLE:
             chosen = {key: values[alike] for key, values in rows.items()}

@@ -320,11 +320,9 @@ class Seen:
     @property
     def read_later(self) -> tuple[Site, ...]:
         """Lines that copy into pinned memory of the host and do not wait themselves."""
-        waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
+        waiting = set(map(own_line_key, self.waits))
         return tuple(
-            site
-            for site in self.sites
-            if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
+            site for site in self.sites if site.memory == "pinned d2h" and own_line_key(site.row) not in waiting
         )
 
     def is_long(self, row: Row, seconds: float | None) -> bool:
@@ -443,6 +441,11 @@ def line_name(row: Row) -> str:
 def place_in(row: Row) -> tuple[Any, ...]:
     """The line of the program, and that of a library below it, by which rows of one line are known."""
     return row["file"], row["line"], row["library_file"], row["library_line"]
+
+
+def own_line_key(row: Row) -> tuple[Any, ...]:
+    """The line of the program, of each of its processes, whatever library it led to."""
+    return row["file"], row["line"], row["process"]
 
 
 def line_key(row: Row) -> tuple[Any, ...]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Any
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Table, quantity
-from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
+from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name, own_line_key
 from pinscope.tracing.trace.costs import told
 
 ADVICE = (
@@ -54,16 +55,16 @@ def copies_behind_the_call(site: Site) -> bool:
 
 def unwatched(seen: Seen) -> list[Site]:
     """Lines that copy asynchronously to the host, do not wait themselves, and of which reads were not all watched."""
-    watched: dict[tuple[str, int, int | None], int] = {}
-    for row in seen.watched:
-        place = row["file"], row["line"], row["process"]
-        watched[place] = watched.get(place, 0) + row["count"]
     return [
         site
         for site in seen.read_later
-        if copies_behind_the_call(site)
-        and watched.get((site.row["file"], site.row["line"], site.row["process"]), 0) < NEARLY_ALL * site.row["count"]
+        if copies_behind_the_call(site) and _watched(seen, own_line_key(site.row)) < NEARLY_ALL * site.row["count"]
     ]
+
+
+def _watched(seen: Seen, line: tuple[Any, ...]) -> int:
+    """How many copies of a line were watched."""
+    return sum(row["count"] for row in seen.watched if own_line_key(row) == line)
 
 
 def hazard_verdict(seen: Seen) -> str:
@@ -97,7 +98,7 @@ def hazard_findings(seen: Seen) -> Iterator[Costed]:
             quantity("Copies that were read before a wait", row["count"], "count"),
             quantity("Of these, while the copy ran", row["in_flight_count"], "count"),
             read=line_name(row),
-            times=_copies(seen, row),
+            times=_watched(seen, (row["copy_file"], row["copy_line"], row["process"])),
             lucky=lucky or None,
             **told(row, line=_copied_at(row)),
         )
@@ -135,12 +136,6 @@ def early_reads_table(seen: Seen) -> Table:
 
 def _copied_at(row: Row) -> str:
     return f"{PurePath(row['copy_file']).name}:{row['copy_line']}"
-
-
-def _copies(seen: Seen, read: Row) -> int:
-    """How many copies of the line were watched that made what was read."""
-    place = read["copy_file"], read["copy_line"], read["process"]
-    return sum(row["count"] for row in seen.watched if (row["file"], row["line"], row["process"]) == place)
 
 
 def _times(row: Row) -> str:

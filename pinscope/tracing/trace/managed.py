@@ -69,15 +69,11 @@ def accused(seen: Seen) -> list[Row]:
     return sorted(lines, key=spent_seconds, reverse=True)
 
 
-def copied_seconds(seen: Seen, row: Row) -> float | None:
-    """What the same bytes would take as copies from pinned memory; ``None`` where no run says it."""
-    return None if seen.pinned_h2d is None else faulted_bytes(row) / seen.pinned_h2d
-
-
 def managed(seen: Seen) -> Iterator[Cost]:
     """Page faults of a line that move managed memory."""
     for row in accused(seen):
-        spent, moved, copied = spent_seconds(row), faulted_bytes(row), copied_seconds(seen, row)
+        spent, moved = spent_seconds(row), faulted_bytes(row)
+        copied = moved / seen.pinned_h2d if seen.pinned_h2d else None  # the same bytes, from pinned memory
         share = min(spent / seen.seconds, 1.0) if seen.seconds else 0.0
         saved = 0.0 if copied is None else max(spent - copied, 0.0)
         is_of_kernels = spent == row["kernel_seconds"]

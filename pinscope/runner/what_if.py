@@ -222,8 +222,7 @@ class WhatIfRuns:
         second = self._run(is_first=False, redirect=plan, params=params)
         is_same = first.output.stdout == second.output.stdout
         after = self._with_rows(second.traced, _pinned(seen, sites, second.account, is_same=is_same))
-        problem = f"with lines pinned {second.problem}" if after.exit_code else None
-        return Compared(first.traced, after, problem)
+        return Compared(first.traced, after, f"with lines pinned {second.problem}" if after.exit_code else None)
 
     def _wait(self, wanted: Lines) -> Compared:
         first = self._run(checks=True)

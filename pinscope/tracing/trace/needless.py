@@ -11,6 +11,8 @@ from pinscope.records.run import Table, quantity
 from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
 from pinscope.tracing.trace.costs import Cost, blocked, told, took
 
+MOST_TOLD = 3
+"""Of each kind; the table has all."""
 KINDS: Mapping[str, tuple[str, str, str]] = {
     "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
     "sent_again": ("data-sent-again", "keep it on the GPU", "Keep on the GPU what {} sends again"),
@@ -92,7 +94,7 @@ def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
 def needless(seen: Seen) -> Iterator[Cost]:
     """Copies that need not be, as far as samples show; what is saved at most is not what is known to be saved."""
     for kind, (rule, to_do, begins) in KINDS.items():
-        for each in needless_copies(seen, kind):
+        for place, each in enumerate(needless_copies(seen, kind)):
             row, site = each.row, each.site
             is_accelerate = kind == "sent_again" and "/accelerate/" in (site.row["library_file"] or "")
             finding = say(
@@ -110,7 +112,7 @@ def needless(seen: Seen) -> Iterator[Cost]:
                 **told(site.row, bytes=row["bytes"]),
             )
             advice = f"{begins.format(site.name)}: {blocked(site)} {took(seen, site.row, each.seconds)}."
-            yield Cost(site.row, rule, each.seconds, None, to_do, advice, finding)
+            yield Cost(site.row, rule, each.seconds, None, to_do, advice, finding if place < MOST_TOLD else None)
 
 
 def table_of_needless(seen: Seen) -> Table:

@@ -98,7 +98,7 @@ def _verdict(plan: Plan) -> str:
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
     needs = f"{format_bytes(demand.total_bytes)} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
-    return f"{words}: {needs}; name its memory or its like."
+    return f"{words}: {needs}; give --host-memory or --like."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:

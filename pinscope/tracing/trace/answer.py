@@ -57,7 +57,7 @@ class Line:
 
 def ranked(seen: Seen) -> Sequence[Cost]:
     """All that costs something, what to do first first."""
-    costs = (cost for rule in RULES for cost in rule(seen))
+    costs = (cost for rule in RULES for cost in rule(seen) if cost.to_do)
     return sorted(costs, key=lambda cost: cost.rank(seen), reverse=True)
 
 

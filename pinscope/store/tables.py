@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
@@ -138,6 +138,8 @@ ADDED_IN: Mapping[int, frozenset[str]] = {
 
 StoredRow = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
+ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
+"""Parses JSON."""
 
 
 class RowSource(Protocol):
@@ -245,11 +247,6 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[StoredRow]:
 def _masked(row: Mapping[str, Any]) -> StoredRow:
     """The row, a dict of its own, in which no text shows a secret."""
     return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
-
-
-def is_unmasked(field: str, text: str) -> bool:
-    """Whether a text of an observation shows no secret."""
-    return _mask(field, text) == text
 
 
 @lru_cache(maxsize=4096)

@@ -11,15 +11,16 @@ What is usual comes from the fleet itself, as in superbenchmark, figure by figur
   host; and of the GPUs blamed at most :data:`FALSE_SHARE` are expected to be so wrongly (Benjamini & Hochberg, JRSS B
   57, 1995).
 - What differs by less than the tolerance of a check is no fault, however sure it is.
-- What explains it is a key of its environment in which it differs from most, where most that have that value are
-  outliers too: a kernel that half of the fleet has without harm explains nothing.
+- What explains it is a key of its environment in which it differs from most, or a finding of its newest run that most
+  have not, where most that have that value are outliers too: a kernel that half of the fleet has without harm explains
+  nothing.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
 from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled, Side
-from pinscope.analysis.figures import NODE, Figure, named_figures
+from pinscope.analysis.figures import FINDING, NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
 FALSE_SHARE = 0.02
@@ -60,6 +61,8 @@ LIKELY = (
 """Keys that are said first, where several explain the same."""
 TITLES = {NODE: "NUMA node of the buffers", "gpu.numa_node": "NUMA node of the GPU"}
 MOST_KEYS = 3
+HAS_NOT = "no"
+"""What most have of a finding that few have."""
 NOTHING = "nothing recorded here explains it"
 Floats = NDArray[Any]
 
@@ -460,35 +463,34 @@ class _Why:
     """What sets outliers apart from the others of their group."""
 
     def __init__(self, gpus: Sequence[Gpu], out: set[int]) -> None:
-        self._all: dict[int, Counter[tuple[str, str]]] = {}
-        self._out: dict[int, Counter[tuple[str, str]]] = {}
+        self._all, self._out = defaultdict[int, Counter[tuple[str, str]]](Counter), Counter[tuple[int, str, str]]()
         shared = Counter((gpu.group, id(gpu.facts)) for gpu in gpus)
         facts = {id(gpu.facts): gpu.facts for gpu in gpus}
         for (group, name), count in shared.items():
-            known = self._all.setdefault(group, Counter())
             for item in facts[name].items():
-                known[item] += count
+                self._all[group][item] += count
         for place in out:
-            self._out.setdefault(gpus[place].group, Counter()).update(gpus[place].facts.items())
-        self._usual: dict[int, dict[str, str]] = {}
+            self._out.update((gpus[place].group, *item) for item in gpus[place].facts.items())
+        sizes = Counter(gpu.group for gpu in gpus)
+        self._usual = defaultdict[int, dict[str, str]](dict)
         for group, counted in self._all.items():
-            usual = self._usual.setdefault(group, {})
-            for (key, value), _ in counted.most_common():
-                usual.setdefault(key, value)
+            for (key, value), count in counted.most_common():
+                is_rare = key.startswith(FINDING) and 2 * count <= sizes[group]
+                self._usual[group].setdefault(key, HAS_NOT if is_rare else value)
 
     def of(self, gpu: Gpu) -> list[tuple[str, str, str]]:
         """Keys that explain it: key, what it has, what most have."""
-        usual, counted, out = self._usual[gpu.group], self._all[gpu.group], self._out[gpu.group]
+        usual, counted = self._usual[gpu.group], self._all[gpu.group]
         keys = [
             (key, value, usual[key])
             for key, value in gpu.facts.items()
-            if value != usual[key] and out[key, value] >= EXPLAINS * counted[key, value]
+            if value != usual[key] and self._out[gpu.group, key, value] >= EXPLAINS * counted[key, value]
         ]
         likely = {key: place for place, key in enumerate(LIKELY)}
-        keys.sort(key=lambda item: (likely.get(item[0], len(LIKELY)), item[0]))
+        rank = {key: likely.get(key, len(likely) + (not key.startswith(FINDING))) for key, *_ in keys}
         # What is like nobody else's, as an amount of memory, says nothing beside a key that is known to matter.
-        known = [item for item in keys if item[0] in likely]
-        return (known or keys)[:MOST_KEYS]
+        known = [item for item in keys if rank[item[0]] <= len(likely)]
+        return sorted(known or keys, key=lambda item: (rank[item[0]], item[0]))[:MOST_KEYS]
 
 
 def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:

@@ -80,9 +80,9 @@ class Figure:
     is_first: bool
 
     @cached_property
-    def key(self) -> str:
-        """Tells it from all others of its experiment."""
-        return json.dumps([self.kind, list(self.labels.values()), self.name])
+    def cell(self) -> str:
+        """Tells its cell from all others of its experiment."""
+        return json.dumps([self.kind, list(self.labels.values())])
 
     @property
     def words(self) -> str:

@@ -25,8 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,6 +196,13 @@ class Fleet:
         """Places of the figures that stand for their cells."""
         return [place for place, figure in enumerate(self.figures) if figure.is_first]
 
+    @cached_property
+    def states(self) -> Mapping[int, Literal["outlier", "suspect", "alone"]]:
+        """Places of the GPUs that are not as they should be, or cannot be judged: how each was judged."""
+        out = dict.fromkeys((outlier.place for outlier in self.outliers), "outlier")
+        once = dict.fromkeys((suspect.place for suspect in self.suspects), "suspect")
+        return {**dict.fromkeys(self.alone, "alone"), **once, **out}
+
     def spreads(self) -> list[Spread]:
         """Of the figures that stand for their cells, group by group."""
         spreads = []
@@ -237,22 +245,21 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         runs: of each GPU the newest, in any order.
         texts: what their layouts and surroundings are, by name.
     """
-    newest_first = sorted(runs, key=attrgetter("created_at"), reverse=True)
-    ordered = sorted(newest_first, key=attrgetter("host", "machine", "device", "gpu"))
+    of_gpu = attrgetter("host", "machine", "device", "gpu")
+    ordered = sorted(sorted(runs, key=attrgetter("created_at"), reverse=True), key=of_gpu)
     figures, columns = _columns({run.layout for run in ordered}, texts)
     ordered = [run for run in ordered if run.layout in columns and len(run.values) == len(columns[run.layout])]
     if not ordered:
         nothing = np.empty((0, 0), np.float32)
         return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
     facts = {name: _facts(texts.get(name)) for name in {run.surroundings for run in ordered}}
-    places, begins = _places(ordered)
-    logs = _logs(ordered, places, figures, columns)
-    alike = [facts[ordered[begin].surroundings] for begin in begins]
+    by_gpu = [list(own) for _, own in groupby(ordered, of_gpu)]
+    logs = _logs(by_gpu, figures, columns)
+    alike = [facts[newest.surroundings] for newest, *_ in by_gpu]
     numbers, names, alone = _groups(alike)
     gpus = [
-        Gpu(first.host, first.gpu, first.device, first.tags, tuple(run.run_id for run in own), number, first_facts)
-        for own, number, first_facts in zip(_split(ordered, begins), numbers, alike, strict=True)
-        for first in own[:1]
+        Gpu(own[0].host, own[0].gpu, own[0].device, own[0].tags, tuple(run.run_id for run in own), number, known)
+        for own, number, known in zip(by_gpu, numbers, alike, strict=True)
     ]
     signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], np.float32)
     middles, steady, counts = _middles(logs, signs)
@@ -264,9 +271,9 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         worse[rows] = middles[rows] - usual
         if number not in alone:
             chances[rows] = _chances(steady[rows] - usual, spread, len(rows))
-    cells: dict[Any, list[int]] = {}
+    cells = defaultdict[str, list[int]](list)
     for place, figure in enumerate(figures):
-        cells.setdefault((figure.kind, *figure.labels.values()), []).append(place)
+        cells[figure.cell].append(place)
     blamed, suspected = _blamed(chances, counts, list(cells.values()))
     judged = Fleet(
         experiment=experiment,
@@ -282,7 +289,7 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     )
     why = _Why(gpus, set(blamed) | set(suspected))
     outliers, suspects = (
-        sorted((_outlier(judged, place, chances[place], why) for place in some), key=lambda one: -one.change)
+        sorted((_outlier(judged, place, chances[place], why) for place in some), key=lambda outlier: -outlier.change)
         for some in (blamed, suspected)
     )
     return replace(judged, outliers=outliers, suspects=suspects)
@@ -293,16 +300,16 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
 
 def _columns(layouts: set[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
     """All figures, and of each layout that can be read the place of each of its figures among them."""
-    figures, known, columns = list[Figure](), dict[str, int](), dict[str, list[int]]()
+    figures, known, columns = list[Figure](), dict[tuple[str, str], int](), dict[str, list[int]]()
     for layout in sorted(layouts):
         named = named_figures(texts.get(layout, ""))
         if named is None:
             continue
         for figure in named:
-            if figure.key not in known:
-                known[figure.key] = len(figures)
+            if (figure.cell, figure.name) not in known:
+                known[figure.cell, figure.name] = len(figures)
                 figures.append(figure)
-        columns[layout] = [known[figure.key] for figure in named]
+        columns[layout] = [known[figure.cell, figure.name] for figure in named]
     return figures, columns
 
 
@@ -314,43 +321,24 @@ def _facts(text: str | None) -> Mapping[str, str]:
     return {key: str(value) for key, value in facts.items()} if isinstance(facts, dict) else {}
 
 
-def _places(ordered: Sequence[FleetRun]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Of each run the place of its GPU, and its number there; and where each GPU begins."""
-    places, begins, last = list[tuple[int, int]](), list[int](), None
-    for number, run in enumerate(ordered):
-        key = (run.machine, run.host, run.gpu, run.device)
-        if key != last:
-            begins.append(number)
-            last = key
-        places.append((len(begins) - 1, number - begins[-1]))
-    return places, begins
-
-
-def _split(ordered: Sequence[FleetRun], begins: Sequence[int]) -> list[Sequence[FleetRun]]:
-    return [ordered[begin:end] for begin, end in zip(begins, [*begins[1:], len(ordered)], strict=True)]
-
-
 def _logs(
-    ordered: Sequence[FleetRun],
-    places: Sequence[tuple[int, int]],
-    figures: Sequence[Figure],
-    columns: Mapping[str, list[int]],
+    by_gpu: Sequence[Sequence[FleetRun]], figures: Sequence[Figure], columns: Mapping[str, list[int]]
 ) -> NDArray[np.float32]:
     """Logarithms: run, GPU, figure; NaN where there is none, or nothing above 0."""
-    most = max((number for _, number in places), default=0) + 1
-    table = np.full((most, places[-1][0] + 1 if places else 0, len(figures)), np.nan, np.float32)
-    by_layout: dict[str, list[int]] = {}
-    for place, run in enumerate(ordered):
-        by_layout.setdefault(run.layout, []).append(place)
-    for layout, some in by_layout.items():
-        values = np.full((len(some), len(figures)), np.nan, np.float32)
-        values[:, columns[layout]] = [ordered[place].values for place in some]
+    logs = np.full((max(map(len, by_gpu)), len(by_gpu), len(figures)), np.nan, np.float32)
+    of_layout = defaultdict[str, list[tuple[int, int, Floats]]](list)
+    for place, own in enumerate(by_gpu):
+        for number, run in enumerate(own):
+            of_layout[run.layout].append((number, place, run.values))
+    for layout, some in of_layout.items():
+        numbers, places, values = zip(*some, strict=True)
+        known = np.full((len(some), len(figures)), np.nan, np.float32)
+        known[:, columns[layout]] = values
         with np.errstate(all="ignore"):
-            np.log(values, out=values)
-        values[np.isinf(values)] = np.nan
-        gpus, numbers = zip(*(places[place] for place in some), strict=True)
-        table[list(numbers), list(gpus)] = values
-    return table
+            np.log(known, out=known)
+        known[np.isinf(known)] = np.nan
+        logs[list(numbers), list(places)] = known
+    return logs
 
 
 def _groups(alike: Sequence[Mapping[str, str]]) -> tuple[list[int], list[str], set[int]]:

@@ -76,9 +76,9 @@ class FleetRun:
         run_id: the run; ``created_at``: when it began.
         machine, host: of it, as its environment says.
         gpu: its own name; empty of a run without one. ``device``: its number.
-        tags: of the run.
         layout, surroundings: names of texts: what the values are (:mod:`pinscope.analysis.figures`), and the keys of
             the environment that a machine shares with others, as JSON.
+        tags: of the run.
         values: a figure each; NaN where there is none.
     """
 
@@ -88,9 +88,9 @@ class FleetRun:
     host: str
     gpu: str
     device: int
-    tags: tuple[str, ...]
     layout: str
     surroundings: str
+    tags: tuple[str, ...]
     values: NDArray[np.float32]
 
 

@@ -98,7 +98,7 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
         words = [
             {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
         ]  # of each label, what it may be
-        used = [list(each) for each in words]
+        used = [list(keys) for keys in words]
         kinds.append(
             CellNames(
                 kind=table.kind,

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.comparison import ComparedCell, Comparison, Pooled, Side
 from pinscope.analysis.figures import FINDING, NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
@@ -501,18 +501,14 @@ def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
 def _what(fleet: Fleet, place: int, out: set[int]) -> str:
     """What is worse, as a comparison names it: of the figures that stand for their cells, or of that which most often
     is."""
-    names = Counter(fleet.figures[at].name for at in out)
-    name = max(names, key=lambda name: names[name])
-    firsts = [at for at in fleet.firsts if at in out]
-    shown = (
-        fleet.firsts
-        if len(firsts) >= LEAST_CELLS
-        else [at for at, figure in enumerate(fleet.figures) if figure.name == name]
-    )
-    cells = [_compared(fleet, place, at, at in out) for at in shown if np.isfinite(fleet.worse[place, at])]
+    said, title = fleet.firsts, ""
+    if len(out.intersection(said)) < LEAST_CELLS:
+        ((name, _),) = Counter(fleet.figures[at].name for at in sorted(out)).most_common(1)
+        said = [at for at, figure in enumerate(fleet.figures) if figure.name == name]
+        title = f"{fleet.figures[said[0]].value.title}: "
+    cells = [_compared(fleet, place, at, at in out) for at in said if np.isfinite(fleet.worse[place, at])]
     side, machines = Side(fleet.gpus[place].words, ()), MachineKeys((), {}, ())
     groups = Comparison(fleet.experiment, side, side, machines, {}, cells, (), (), ()).groups
-    title = "" if shown is fleet.firsts else f"{fleet.figures[shown[0]].value.title}: "
     return f"{title}{groups[0].words}" if groups else fleet.figures[min(out)].words
 
 
@@ -521,11 +517,8 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    verdict: CellVerdict = "worse" if is_out else "same"
-    return ComparedCell(
-        figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value, True, usual, runs, ratio,
-        None, None, verdict,
-    )  # fmt: skip
+    of = (figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value)
+    return ComparedCell(*of, True, usual, runs, ratio, None, None, "worse" if is_out else "same")
 
 
 def outlier_line(fleet: Fleet, outlier: Outlier) -> str:

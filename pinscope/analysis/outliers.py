@@ -252,7 +252,7 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     if not ordered:
         nothing = np.empty((0, 0), np.float32)
         return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
-    facts = {name: _facts(texts.get(name)) for name in {run.surroundings for run in ordered}}
+    facts = {name: json.loads(texts.get(name, "{}")) for name in {run.surroundings for run in ordered}}
     by_gpu = [list(own) for _, own in groupby(ordered, of_gpu)]
     logs = _logs(by_gpu, figures, columns)
     alike = [facts[newest.surroundings] for newest, *_ in by_gpu]
@@ -300,25 +300,11 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
 
 def _columns(layouts: set[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
     """All figures, and of each layout that can be read the place of each of its figures among them."""
-    figures, known, columns = list[Figure](), dict[tuple[str, str], int](), dict[str, list[int]]()
-    for layout in sorted(layouts):
-        named = named_figures(texts.get(layout, ""))
-        if named is None:
-            continue
-        for figure in named:
-            if (figure.cell, figure.name) not in known:
-                known[figure.cell, figure.name] = len(figures)
-                figures.append(figure)
-        columns[layout] = [known[figure.cell, figure.name] for figure in named]
-    return figures, columns
-
-
-def _facts(text: str | None) -> Mapping[str, str]:
-    try:
-        facts = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return {key: str(value) for key, value in facts.items()} if isinstance(facts, dict) else {}
+    named = {layout: of for layout in sorted(layouts) if (of := named_figures(texts.get(layout, "")))}
+    figures = {(figure.cell, figure.name): figure for of in named.values() for figure in of}
+    places = {key: place for place, key in enumerate(figures)}
+    columns = {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
+    return list(figures.values()), columns
 
 
 def _logs(

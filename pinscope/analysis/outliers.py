@@ -27,7 +27,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,8 +197,8 @@ class Fleet:
         return [place for place, figure in enumerate(self.figures) if figure.is_first]
 
     @cached_property
-    def states(self) -> Mapping[int, Literal["outlier", "suspect", "alone"]]:
-        """Places of the GPUs that are not as they should be, or cannot be judged: how each was judged."""
+    def states(self) -> Mapping[int, str]:
+        """Places of the GPUs that are worse, or cannot be judged: ``outlier``, ``suspect`` or ``alone``."""
         out = dict.fromkeys((outlier.place for outlier in self.outliers), "outlier")
         once = dict.fromkeys((suspect.place for suspect in self.suspects), "suspect")
         return {**dict.fromkeys(self.alone, "alone"), **once, **out}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -134,8 +134,9 @@ def _slow_links(series: Series) -> Iterator[str]:
 
 
 def _holders(series: Series) -> list[RemoteHolder]:
-    held = Counter[tuple[str, ...]]()
+    held = defaultdict[tuple[str, str, str], float](float)
     for name in ("pinscope_holder_host_alloc_bytes", "pinscope_holder_registered_bytes"):
         for labels, value in series.get(name, ()):
-            held[tuple(labels.get(label, "") for label in ("name", "pid", "user"))] += value
-    return [RemoteHolder(*key, held[key]) for key in sorted(held, key=lambda key: -held[key]) if held[key] > 0]
+            held[labels.get("name", ""), labels.get("pid", ""), labels.get("user", "")] += value
+    some = [RemoteHolder(*key, value) for key, value in held.items() if value > 0]
+    return sorted(some, key=lambda holder: -holder.bytes)

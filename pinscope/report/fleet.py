@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.baseline import Baseline, KeptCell, KeptRuns, kept_figure
+from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
 from pinscope.analysis.outliers import NEWEST, Fleet, Gpu, Outlier, fleet_of
 from pinscope.errors import BadInput, PinScopeError
@@ -258,12 +258,19 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
     chosen = [usual[step] for step in steps]
-    cells = dict[str, KeptCell]()
+    cells = defaultdict[str, dict[str, KeptFigure]](dict)
     for at, figure in enumerate(fleet.figures):
         samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
         if kept := kept_figure(samples, figure.value.unit):
-            cell = KeptCell(kind=figure.kind, labels=figure.labels, figures={})
-            cells.setdefault(figure.cell, cell).figures[figure.name] = kept
+            cells[figure.cell][figure.name] = kept
+    of_cell = {figure.cell: figure for figure in fleet.figures}
     first = store.run(fleet.gpus[chosen[0]].runs[0])
     run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
-    return KeptRuns(runs=tuple(fleet.gpus[place].runs[0] for place in chosen), run=run, cells=tuple(cells.values()))
+    return KeptRuns(
+        runs=tuple(fleet.gpus[place].runs[0] for place in chosen),
+        run=run,
+        cells=tuple(
+            KeptCell(kind=of_cell[cell].kind, labels=of_cell[cell].labels, figures=figures)
+            for cell, figures in cells.items()
+        ),
+    )

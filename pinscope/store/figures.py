@@ -132,9 +132,11 @@ def stored_figures(
 _READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "layout", "surroundings", "tags", "content")
 
 
-def _stored(*row: Any) -> FleetRun:
-    *known, tags, content = row
-    return FleetRun(*known, tuple(filter(None, tags.split(","))), np.frombuffer(content, _FLOATS))
+def _stored(run_id: str, created_at: datetime, *rest: Any) -> FleetRun:
+    machine, host, gpu, device, layout, around, tags, content = rest
+    named = tuple(filter(None, tags.split(",")))
+    values = np.frombuffer(content, _FLOATS)
+    return FleetRun(run_id, created_at, machine, host, gpu, device, layout, around, named, values)
 
 
 def runs_without_figures(database: Database, experiment: str, lab: str) -> list[str]:

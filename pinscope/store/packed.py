@@ -23,7 +23,7 @@ ROWS = 1000
 """Of a block."""
 BLOCK_BYTES = 4 * MIB
 """Of the JSON of a block, but for one row that is longer."""
-_PLAIN_ROWS = 8 * ROWS
+_PLAIN_BYTES = 32 * MIB
 """Of a run, at most, whose text is in memory whole."""
 _NAME = re.compile(rf"\w[\w.]{{0,{base.NAME_CHARACTERS - 1}}}", re.ASCII)
 _WHOLE = rb"-?+(?:0|[1-9]\d{0,17}+)"
@@ -85,15 +85,15 @@ def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, bytes]]:
 def _plain_blocks(rows: RowSource) -> list[tuple[int, bytes]] | None:
     """The lines as they are, where one look at the text shows that every row may be stored so; ``None``: look at them
     one by one."""
-    if not hasattr(rows, "lines") or not 0 < len(rows) <= _PLAIN_ROWS:
+    if not hasattr(rows, "lines"):
         return None
-    blocks, left, plain = list[tuple[int, bytes]](), len(rows), None
+    blocks, left, room, plain = list[tuple[int, bytes]](), len(rows), _PLAIN_BYTES, None
     for text in rows.lines():
         plain = plain or _plain_lines(text[: text.find(b"\n")])
         count = text.count(b"\n")
-        if plain is None or count > left or not plain.fullmatch(text):
+        left, room = left - count, room - len(text)
+        if plain is None or min(left, room) < 0 or len(text) > BLOCK_BYTES or not plain.fullmatch(text):
             return None
-        left -= count
         lines = iter((text[:-1],) if count <= ROWS else text[:-1].split(b"\n"))
         while block := b"\n".join(islice(lines, ROWS)):
             blocks.append((min(count, ROWS), block))

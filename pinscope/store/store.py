@@ -374,7 +374,7 @@ class Store(Database):
         arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
 
         Args:
-            items: the runs with their observations.
+            items: the runs as a bundle gives them, with their observations.
             parts: gives the parts of their attachments.
 
         Raises:

@@ -159,6 +159,8 @@ _TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_LONG = re.compile(r"\d{19}")
+"""What a number of more than 64 bits has in it."""
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -187,15 +189,15 @@ def storable(run: RunT) -> RunT:
     try:
         written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
-        size = len(dump_json(written))
+        text = dump_json(written)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
-    if size > base.RUN_BYTES:
+    if (size := len(text)) > base.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
             f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
-    if field := next((field for field, value in written.items() if not _fits(value)), None):
+    if _LONG.search(text) and (field := next((field for field, value in written.items() if not _fits(value)), None)):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
     return run
 

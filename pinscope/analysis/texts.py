@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, get_args
 
 from pinscope.analysis.statistics import Summary, together
-from pinscope.records.run import MOST_OFF, VARIES, Finding, LabKind, Quantity, Severity, finding
+from pinscope.records.run import MOST_OFF, VARIES, Finding, LabKind, Quantity, Severity, finding, quantity, wrong_data
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
@@ -36,6 +36,39 @@ def dearest_first(costed_findings: Iterable[Costed]) -> tuple[Finding, ...]:
     known = [costed for costed in costed_findings if not costed[1].evidence or costed[1].evidence[0].reason != VARIES]
     ordered = sorted(known, key=lambda costed: (-grave.index(costed[1].severity), -costed[0]))
     return tuple(finding for _, finding in ordered)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Content that a run compared after its copies: where some did not arrive, no figure of the run is worth anything.
+
+    Attributes:
+        rule: of the finding that says so.
+        what: a sentence without its end, such as ``Data arrived wrong``.
+        unit: what is counted.
+        cases: each that was compared, and how much of it did not arrive.
+    """
+
+    rule: str
+    what: str
+    unit: str
+    cases: Sequence[tuple[str, int | None]]
+
+    @property
+    def verdict(self) -> str | None:
+        """``None`` where all arrived."""
+        return f"{self.what}: do not trust any figure of this run." if any(self.findings()) else None
+
+    def findings(self) -> Iterator[Costed]:
+        """One, or none."""
+        if wrong := [(case, count) for case, count in self.cases if count]:
+            total = quantity(f"Wrong {self.unit}", sum(count for _, count in wrong), "count")
+            detail = f"The first of {len(wrong)} cases: {wrong[0][0]}."
+            yield 1.0, wrong_data(self.rule, total, title=self.what, detail=detail)
+
+
+NOTHING_WRONG = Wrong("", "", "", ())
+"""Of an experiment that compares no content."""
 
 
 def on_lab(lab: LabKind, sentence: str) -> str:

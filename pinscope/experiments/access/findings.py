@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
+from pinscope.analysis.texts import Costed, Text, joined, say, times
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
-from pinscope.records.run import Finding, quantity, wrong_data
 from pinscope.units import format_share
 
 SLOW_MANAGED = 2.0
@@ -40,20 +39,6 @@ TEXTS = {
         "prefetched, it took {written.times:times} as long.]",
     ),
 }
-
-
-def findings(accesses: Accesses) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_wrong, _whole, _parts, _on_demand)
-    return dearest_first(finding for rule in rules for finding in rule(accesses))
-
-
-def _wrong(accesses: Accesses) -> Iterator[Costed]:
-    if wrong := [cell for cell in accesses.cells if cell.wrong_count]:
-        repeats = quantity("Wrong repeats", sum(cell.wrong_count for cell in wrong), "count")
-        detail = f"The first case: {WAYS[wrong[0].way].title}, {PATTERNS[wrong[0].pattern]}."
-        title = "Data was read or written wrong"
-        yield 1.0, wrong_data("access-wrong", repeats, title=title, detail=detail)
 
 
 def _uses(count: int) -> str:
@@ -170,3 +155,6 @@ def _on_demand(accesses: Accesses) -> Iterator[Costed]:
         prefetched=prefetched,
         written=written,
     )
+
+
+RULES = (_whole, _parts, _on_demand)

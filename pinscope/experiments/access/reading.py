@@ -26,6 +26,7 @@ from pinscope.analysis.cells import (
 )
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, measured
+from pinscope.analysis.texts import Wrong
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_share
 
@@ -174,6 +175,12 @@ class Accesses:
 
     cells: Sequence[Cell]
 
+    @property
+    def wrong(self) -> Wrong:
+        """Results that were not right."""
+        cases = [(f"{WAYS[cell.way].title}, {cell.words}", cell.wrong_count) for cell in self.cells]
+        return Wrong("access-wrong", "Data was read or written wrong", "repeats", cases)
+
     @cached_property
     def patterns(self) -> list[PatternName]:
         """In the order measured."""
@@ -247,8 +254,6 @@ def tables(accesses: Accesses) -> Iterator[Table]:
 
 def verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
-    if any(cell.wrong_count for cell in accesses.cells):
-        return "Data was read or written wrong: do not trust any figure of this run."
     known = known_pairs(accesses.pairs)
     if not known:
         return None

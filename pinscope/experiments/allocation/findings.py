@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, roughly, say, times
+from pinscope.analysis.texts import Costed, Text, joined, roughly, say, times
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.run import Finding, costing, quantity
+from pinscope.records.run import costing, quantity
 from pinscope.units import format_bytes, format_seconds
 
 MANY_COPIES = 10
@@ -90,12 +90,6 @@ TEXTS: Mapping[str, Text] = {
         "pinning_strategy.",
     ),
 }
-
-
-def findings(buffers: Buffers) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_not_fresh, _kept, _break_even, _pool, _cheaper)
-    return dearest_first(costed for rule in rules for costed in rule(buffers))
 
 
 def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
@@ -213,3 +207,6 @@ def _cheaper(buffers: Buffers) -> Iterator[Costed]:
             fast=roughly(fast.median, fast.uncertainty),
             gain=times(ratio(slow, fast), slow, fast),
         )
+
+
+RULES = (_not_fresh, _kept, _break_even, _pool, _cheaper)

@@ -13,7 +13,7 @@ from pinscope.analysis.cells import Label, Value, Way, cells, every_combination,
 from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
-from pinscope.analysis.texts import on_lab, roughly
+from pinscope.analysis.texts import roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_about, format_bytes
@@ -234,18 +234,18 @@ def copies_words(count: int) -> str:
 
 def verdict(buffers: Buffers) -> str | None:
     """What the largest pinned buffer takes beside one from a pool, else after how many copies it has paid."""
-    pinned, lab = buffers.pinned, buffers.run.lab
+    pinned = buffers.pinned
     if pinned is None:
         return None
     both, size, fresh = pinned.both_seconds, format_bytes(pinned.bytes), buffers.fresh
     takes = f"takes {roughly(both.median, both.uncertainty)}"
     pools = [fresh[pool, pinned.bytes].both_seconds for pool in of_kind(WAYS, "pool") if (pool, pinned.bytes) in fresh]
     best = min(pools, key=lambda pool: pool.median, default=None)
-    if best and lab == "cuda" and exceeds(both, best):
+    if best and buffers.run.lab == "cuda" and exceeds(both, best):
         return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool_words(best)}."
     named = "" if pinned.way == "pinned" else f" ({buffers.ways[pinned.way].title})"
     even = buffers.dearest()
-    return on_lab(lab, f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}.")
+    return f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}."
 
 
 def pool_words(pool: Summary) -> str:

@@ -11,9 +11,9 @@ from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_eviden
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
 from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
+from pinscope.analysis.texts import Costed, Text, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
-from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 FALLS = 1.5
@@ -68,12 +68,6 @@ TEXTS["pageable-slower/model"] = replace(
 )
 
 
-def findings(copies: Copies) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_arrival, _pageable, _link, _states, _falls)
-    return dearest_first(costed for rule in rules for costed in rule(copies))
-
-
 def slower_than_same_model(
     run: ExperimentRun, rows: Rows, other: ExperimentRun, other_rows: Rows, name: str
 ) -> Finding | None:
@@ -121,16 +115,6 @@ def _largest_pinned(copies: Copies) -> dict[str, Cell]:
 def _listed(parts: Mapping[str, str]) -> str:
     """What is said of each direction: ``2.0 times (± 6 %; h2d) and 3.0 times (d2h)``."""
     return joined([f"{words} ({way})" for way, words in parts.items()]).replace(") (", "; ")
-
-
-def _arrival(copies: Copies) -> Iterator[Costed]:
-    wrong = [cell for cell in copies.cells if cell.wrong_words]
-    if wrong:
-        worst = max(wrong, key=lambda cell: cell.wrong_words)
-        count = quantity("Wrong 8-byte words", worst.wrong_words, "count")
-        title = f"{len(wrong)} of {len(copies.cells)} combinations delivered wrong data"
-        case = f"{worst.state} {worst.direction}, {format_bytes(worst.bytes)} by {worst.copier}"
-        yield 1.0, wrong_data("content-wrong", count, title=title, detail=f"The worst: {case}.")
 
 
 def _pageable(copies: Copies) -> Iterator[Costed]:
@@ -288,3 +272,6 @@ def _link(copies: Copies) -> Iterator[Costed]:
             packets=packet_words(link),
             enough=SLOW_LINK,
         )
+
+
+RULES = (_pageable, _link, _states, _falls)

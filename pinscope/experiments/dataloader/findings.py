@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
+from pinscope.analysis.texts import Costed, Text, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
-from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Quantity, costing, quantity
 from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
@@ -90,21 +90,6 @@ _BY_BATCH: Mapping[BatchKind, str] = {
 """What to do where another kind of batch gains something else."""
 
 
-def findings(loops: Loops) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
-    if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops), *_by_batch(loops)]
-    return dearest_first(costed)
-
-
-def _wrong(loops: Loops) -> Iterator[Costed]:
-    if wrong := [cell for cell in loops.cells if cell.wrong_count]:
-        count = quantity("Wrong items", sum(cell.wrong_count for cell in wrong), "count")
-        first = f"The first case: {wrong[0].words}."
-        yield 1.0, wrong_data("batch-wrong", count, title="Batches arrived wrong on the GPU", detail=first)
-
-
 def _never_steady(loops: Loops) -> Iterator[Costed]:
     restless = [cell for cell in loops.cells if not cell.steps_per_second]
     if not restless:
@@ -123,8 +108,11 @@ def _never_steady(loops: Loops) -> Iterator[Costed]:
     )
 
 
-def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
+def _bound(loops: Loops) -> Iterator[Costed]:
     """What the fastest loop waits for. The tables say it of the others."""
+    best = loops.fastest
+    if best is None:
+        return
     bound, computes = best.bound, best.computes_share
     if bound is None or not bound.is_clear or bound.part == "compute" or loops.equals:
         return  # of loops that are as fast, each may wait for something else
@@ -213,20 +201,20 @@ def _effect(
 
 def _by_batch(loops: Loops) -> Iterator[Costed]:
     """Where another kind of batch gains something else."""
-    setting, (first, *others) = WAYS[BOTH], loops.kinds
+    setting = WAYS[BOTH]
     usual = {effect.workers: effect for effect in loops.effects(setting)}
-    for kind in others:
+    for kind in loops.kinds[1:]:
         for other in loops.effects(setting, kind):
             single = usual.get(other.workers)
             if single and other.is_apart(single):
                 yield say(
                     TEXTS,
                     "gain-by-batch",
-                    *_evidence([single], f"{BATCHES[first].title}, "),
+                    *_evidence([single], f"{BATCHES[loops.kinds[0]].title}, "),
                     *_evidence([other], f"{BATCHES[kind].title}, "),
                     cost=max(single.value, other.value),
                     setting=setting.title,
-                    batch=BATCHES[first].title,
+                    batch=BATCHES[loops.kinds[0]].title,
                     kind=BATCHES[kind].title,
                     usual=single,
                     other=other,
@@ -302,3 +290,6 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
 
 def _texts(uses: Iterable[PoolUse]) -> str | None:
     return ", ".join(use.settings.partition("=")[2] or use.title for use in uses) or None
+
+
+RULES = (_never_steady, _rounding, _bound, _effects, _by_batch)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import ROUGH, about, joined, roughness
+from pinscope.analysis.texts import ROUGH, Wrong, about, joined, roughness
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, POOL_SETTINGS, WAYS, BatchKind, Setting
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
 
@@ -395,6 +395,12 @@ class Loops:
         steps = [{"batch_kind": "one", **row} for row in counted(self.rows) if row["kind"] == "step"]
         return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
 
+    @property
+    def wrong(self) -> Wrong:
+        """Items that did not arrive as they should."""
+        cases = [(cell.words, cell.wrong_count) for cell in self.cells]
+        return Wrong("batch-wrong", "Batches arrived wrong on the GPU", "items", cases)
+
     @cached_property
     def uses(self) -> list[PoolUse]:
         """What PyTorch's pool took, by setting, in the order measured."""
@@ -447,8 +453,6 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Loops:
 
 def verdict(loops: Loops) -> str | None:
     """Whether to turn pinned batches on, and with how many workers; else how fast the fastest loop is."""
-    if any(cell.wrong_count for cell in loops.cells):
-        return "Batches arrived wrong on the GPU: do not trust these figures."
     best = loops.fastest
     if best is None or best.steps_per_second is None:
         return None

@@ -18,7 +18,7 @@ from pinscope.analysis.models import (
 )
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
-from pinscope.analysis.texts import HOST_MODEL, part_words
+from pinscope.analysis.texts import part_words
 from pinscope.experiments.page_tables.ways import WAYS
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import GIB, format_bytes
@@ -222,14 +222,14 @@ class PageTableCosts:
     rows: Sequence[Row]
 
     @cached_property
-    def costs(self) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         """Of all GPUs."""
         return cells_of(self.rows)
 
     @cached_property
     def own(self) -> list[Cell]:
         """As the run's own device saw them."""
-        return [cost for cost in self.costs if cost.device == self.run.device]
+        return [cost for cost in self.cells if cost.device == self.run.device]
 
     @cached_property
     def best(self) -> Cell:
@@ -250,14 +250,14 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> PageTableCosts | None:
 
 def verdict(measured: PageTableCosts) -> str | None:
     """What a pinned GiB takes; then what does not come back, where, or how. ``None`` without straight growth."""
-    reached = [cost for cost in measured.costs if not cost.unreached]
+    reached = [cost for cost in measured.cells if not cost.unreached]
     known = [cost for cost in reached if cost.known_slope and cost.straight]
     own = [cost for cost in known if cost.device == measured.run.device]
     if not own:
         return None
     amount, back = _amount(reached, own), _back(own)
     if measured.run.lab == "host":
-        return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
+        return f"Each locked GiB takes {amount} of the kernel's page tables{back}."
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
     kinds = "" if usual or amount.startswith("up to") else f", in any of {len(own)} ways"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
@@ -302,7 +302,7 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
 def tables(measured: PageTableCosts) -> tuple[Table, ...]:
     """All that was measured, and what larger amounts would take, by the slope and by the formula."""
     every_way = every_combination(
-        measured.costs,
+        measured.cells,
         note="GPU memory is taken in whole steps, so a GiB takes between at least and at most. Per GiB: what a page "
         "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
         "pages grew by, of all processes together. Touching is by one thread; giving back is unpinning and unmapping. "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
+from pinscope.analysis.texts import Costed, Text, joined, say
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, count_words, pages_words
-from pinscope.records.run import Finding, costing, quantity, wrong_data
+from pinscope.records.run import costing, quantity
 from pinscope.units import format_bytes
 
 AGAIN = 1.5
@@ -63,18 +62,6 @@ TEXTS: Mapping[str, Text] = {
         severity="warning",
     ),
 }
-
-
-def findings(shared: Registrations) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_wrong, _pays, _contexts, _counted_again, _tables, _through, _left)
-    return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
-
-
-def _wrong(shared: Registrations) -> Iterator[Costed]:
-    if wrong := shared.wrong:
-        words, detail = quantity("Wrong words", sum(wrong.values()), "count"), f"The first case: {next(iter(wrong))}."
-        yield 0.0, wrong_data("content-wrong", words, title="Data arrived wrong in a process", detail=detail)
 
 
 def _pays(shared: Registrations) -> Iterator[Costed]:
@@ -157,3 +144,6 @@ def _left(shared: Registrations) -> Iterator[Costed]:
     worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
     if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
         yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)
+
+
+RULES = (_pays, _contexts, _counted_again, _tables, _through, _left)

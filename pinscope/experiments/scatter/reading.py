@@ -20,8 +20,9 @@ from pinscope.analysis.cells import (
     tied,
 )
 from pinscope.analysis.columns import Column, Columns
-from pinscope.analysis.read_rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
+from pinscope.analysis.texts import Wrong
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -181,13 +182,13 @@ class Scatter:
     Attributes:
         cells: of the moves.
         loads: compute beside some of them.
-        wrong: rows in which words were not right.
+        rows: all.
         area: bytes of pinned memory in which the pieces lie.
     """
 
     cells: Sequence[Cell]
     loads: Sequence[Load]
-    wrong: Sequence[Row]
+    rows: Rows
     area: int = 2**30
 
     @classmethod
@@ -196,9 +197,18 @@ class Scatter:
         columns = Columns.of(rows)
         loads = columns.where("kind", "compute")
         ratios = loads.column("together_seconds").values / loads.column("alone_seconds").values
-        wrong = [row for row in rows if row["wrong_words"]] if any(columns.column("wrong_words").distinct) else []
         measured = cells(Load, loads.having("compute_ratio", Column.of(ratios.tolist())))
-        return cls(cells(Cell, columns.where("kind", "move")), measured, wrong, area)
+        return cls(cells(Cell, columns.where("kind", "move")), measured, rows, area)
+
+    @property
+    def wrong(self) -> Wrong:
+        """Words that did not arrive, or changed between the pieces."""
+        some = any(Columns.of(self.rows).column("wrong_words").distinct)
+        cases = [
+            (f"{WAYS[row['way']].title}, pieces of {format_bytes(row['bytes'])} {row['direction']}", row["wrong_words"])
+            for row in (self.rows if some else ())
+        ]
+        return Wrong("scatter-wrong", "Pieces arrived wrong", "words of 8 bytes", cases)
 
     @cached_property
     def cases(self) -> Mapping[tuple[str, str, int], Pieces]:
@@ -237,15 +247,8 @@ def of(run: ExperimentRun, rows: Rows) -> Scatter | None:
     return scatter if scatter.cells else None
 
 
-def cells_of(rows: Rows) -> Sequence[Cell]:
-    """Of a run's moves."""
-    return Scatter.of(rows).cells
-
-
 def verdict(scatter: Scatter) -> str | None:
     """Of the smallest pieces the best way beside a loop; ``None`` where no two ways were measured."""
-    if scatter.wrong:
-        return "Pieces arrived wrong: do not trust any figure of this run."
     first = scatter.first
     if len(first.ranked) < 2:
         return None

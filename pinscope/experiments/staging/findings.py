@@ -8,10 +8,10 @@ from typing import Any
 
 from pinscope.analysis.cells import AS_GOOD_WORDS
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
+from pinscope.analysis.texts import Costed, Text, Texts, say, times
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
-from pinscope.records.run import COSTLY, Finding, costing, quantity, wrong_data
+from pinscope.records.run import COSTLY, costing, quantity
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
@@ -93,22 +93,6 @@ _ADVICE = {
     "torch_pin_then_to": "call tensor.pin_memory().to(device, non_blocking=True) again and again with sizes that "
     "repeat, so that PyTorch finds pinned memory that it has kept.",
 }
-
-
-def findings(staging: Staging) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (
-        *(_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging)),
-        *(_fresh(staging), _ring(staging), _halves(staging)),
-    )
-    return dearest_first([costed for rule in rules for costed in rule])
-
-
-def _wrong(staging: Staging) -> Iterator[Costed]:
-    if wrong := [cell for cell in staging.cells if cell.wrong_words]:
-        count = quantity("Wrong repeats", sum(cell.wrong_words or 0 for cell in wrong), "count")
-        first = f"The first case: {wrong[0].title}, {format_bytes(wrong[0].bytes)}."
-        yield 1.0, wrong_data("staging-wrong", count, title="Data arrived wrong", detail=first)
 
 
 def _fastest(staging: Staging) -> Iterator[Costed]:
@@ -272,3 +256,6 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
 
 def _from(uses: int | None) -> str:
     return "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
+
+
+RULES = (_fastest, _pin_to_copy, _reuse, _fresh, _ring, _halves)

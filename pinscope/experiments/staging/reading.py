@@ -24,7 +24,7 @@ from pinscope.analysis.cells import (
 from pinscope.analysis.columns import Columns
 from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, compared, measured, ratio
-from pinscope.analysis.texts import FORMS, about_times
+from pinscope.analysis.texts import FORMS, Wrong, about_times
 from pinscope.experiments.staging.ways import WAYS
 from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_bytes, format_seconds
@@ -137,6 +137,12 @@ class Staging(Comparison[Cell]):
 
     chunk_bytes: int = 2**23
 
+    @property
+    def wrong(self) -> Wrong:
+        """Repeats in which words did not arrive."""
+        cases = [(f"{cell.title}, {format_bytes(cell.bytes)}", cell.wrong_words) for cell in self.cells]
+        return Wrong("staging-wrong", "Data arrived wrong", "repeats", cases)
+
     @cached_property
     def ways(self) -> Mapping[str, Cell]:
         """Of the usual size, used once."""
@@ -169,8 +175,6 @@ def of(run: ExperimentRun, rows: Rows) -> Staging | None:
 
 def verdict(staging: Staging) -> str | None:
     """The fastest way for one copy, beside a plain one; ``None``: too little."""
-    if any(cell.wrong_words for cell in staging.cells):
-        return "Data arrived wrong: do not trust any figure of this run."
     size, plain, winners = format_bytes(staging.size), staging.ways.get("plain"), staging.winners(uses=1)
     if not winners or plain is None:
         return _back(staging)

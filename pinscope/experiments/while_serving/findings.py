@@ -7,9 +7,9 @@ from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
+from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
-from pinscope.records.run import Finding, Quantity, costing, quantity
+from pinscope.records.run import Quantity, costing, quantity
 from pinscope.units import exact_bytes
 
 _CODE = """\
@@ -66,15 +66,13 @@ TEXTS: Texts = {
 }
 
 
-def findings(serving: Serving) -> tuple[Finding, ...]:
-    """The gravest first."""
-    refused = not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
-    return dearest_first([*refused, *_one_piece(serving), *_auto(serving)])
-
-
 def code(nbytes: int, limit: float) -> str:
     """Pins so much beside a program that serves; needs CuPy and PinScope."""
     return _CODE.format(size=exact_bytes(nbytes), limit=limit)
+
+
+def _not_pinned(serving: Serving) -> Iterator[Costed]:
+    return not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
 
 
 def _one_piece(serving: Serving) -> Iterator[Costed]:
@@ -136,3 +134,6 @@ def _auto(serving: Serving) -> Iterator[Costed]:
 def _waits(*cells: Cell | None) -> Iterator[Quantity]:
     for cell in filter(None, cells):
         yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest.seconds, "seconds")
+
+
+RULES = (_not_pinned, _one_piece, _auto)

@@ -204,7 +204,7 @@ class Serving:
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
     """All that a run measured, and how long a call might wait; ``None``: nothing yet."""
     serving = Serving(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
-    return serving if serving.fastest else None
+    return serving if serving.cells else None
 
 
 def verdict(serving: Serving) -> str | None:

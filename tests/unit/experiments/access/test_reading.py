@@ -222,9 +222,3 @@ def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy()
     assert (slower.evidence[-1].value, len(slower.evidence)) == (pytest.approx(3.6), 3)
     assert slower.advice.endswith("write whole: prefetched, it took 3.6 times as long.")
     assert "write whole" not in findings(measured + fast)["managed-on-demand"].advice
-
-
-def test_wrong_data_is_critical() -> None:
-    finding = findings(rows("mapped", 1e-3, intact=False))["access-wrong"]
-    assert finding.severity == "critical"
-    assert finding.evidence[0].value == 8

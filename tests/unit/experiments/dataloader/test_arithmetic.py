@@ -152,9 +152,6 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     assert read(same).verdict == (
         "3 rounds cannot tell whether pin_memory with non_blocking changes the speed (workers: 4)."
     )
-    wrong = rows(True, True, 5e-3, wrong_items=1)
-    assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
-    assert findings(wrong)["batch-wrong"].severity == "critical"
 
 
 def restless(pin: bool, asynchronous: bool, step: float) -> ROWS:

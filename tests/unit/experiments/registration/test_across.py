@@ -77,16 +77,6 @@ def findings(rows: Rows) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read(rows).findings}
 
 
-@pytest.mark.parametrize(("gpus", "processes"), [(2, 4), (4, 4), (8, 3)])
-def test_page_tables_are_those_of_every_process_on_every_gpu(gpus: int, processes: int) -> None:
-    rows = registered(gpus, processes) + registered(gpus, gpus, contexts="own_gpu")
-    tables = known(rows).on_gpus
-    assert [table.table_bytes for table in tables] == [table.expected_bytes for table in tables]
-    assert [table.table_bytes for table in tables if table.contexts == "every_gpu"] == [16 * MIB * processes] * gpus
-    assert "page-tables-everywhere" in findings(rows)
-    assert f"costs each GPU {16 * processes} MiB when" in (read(rows, gpus).verdict or "")
-
-
 def test_page_tables_that_differ_from_their_arithmetic_are_no_ground_for_advice() -> None:
     reading = read(registered(2, 2, taken=18 * MIB))
     assert reading.findings == ()

@@ -69,28 +69,6 @@ def rules(observations: Rows) -> set[str]:
     return {finding.rule for finding in reading(observations).findings}
 
 
-def test_contexts_buffers_and_page_tables_are_told_apart() -> None:
-    (trial,) = trials(rows("each_registers", 4))
-    assert (trial.context_bytes, trial.buffer_bytes, trial.table_bytes) == (4 * CONTEXT, 4 * BUFFER, 4 * TABLE)
-    assert trial.table_steps == (TABLE, 2 * TABLE, 3 * TABLE, 4 * TABLE)
-    assert trial.host_pinned_bytes == 32 * GIB
-    assert trial.left_bytes == 0
-    assert trial.bytes_per_second is not None
-    assert trial.bytes_per_second.median == pytest.approx(50e9)
-
-
-def test_sorts_of_shared_memory_are_trials_of_their_own_beside_the_first() -> None:
-    usual = rows("each_registers", 4, sharing="memfd") + rows("one_owner", 4)
-    segment = rows("each_registers", 4, sharing="shm_open_portable", rate=40e9)
-    both = reading(usual + segment)
-    assert both.headline == reading(usual).headline
-    assert both.verdict == reading(usual).verdict
-    assert [(row[0], row[3]) for row in both.tables[0].rows] == [
-        ("each process registers", "memory without a name"), ("one owner copies for all", "the owner's own"),
-        ("each process registers", "POSIX segment, portable"),
-    ]  # fmt: skip
-
-
 def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:
     older = rows("each_registers", 4) + rows("one_owner", 4)
     for row in older:

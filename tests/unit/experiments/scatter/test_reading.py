@@ -83,11 +83,6 @@ def loop_suffices(measured: ROWS) -> int | None:
     return Scatter.of(measured).loop_suffices["h2d", "scattered"]
 
 
-def test_the_fewest_blocks_that_nearly_reach_the_best_rate_stand_for_the_kernel() -> None:
-    kernel = Scatter.of(as_on_an_h100()).first.ways["kernel"]
-    assert (kernel.blocks, kernel.bytes_per_second) == (8, pytest.approx(49.7e9))
-
-
 def test_of_ways_as_good_as_the_fastest_the_simplest_is_advised() -> None:
     best = {size: pieces.winners[0].way for (_, _, size), pieces in Scatter.of(as_on_an_h100()).cases.items()}
     assert best == {4 * KIB: "kernel", 256 * KIB: "batch", 4096 * KIB: "loop"}
@@ -148,18 +143,6 @@ def test_of_sizes_that_vary_too_much_it_is_not_said_whether_a_loop_suffices() ->
     assert findings([*small, *slow])["scatter-loop-suffices"].title == title.format("4 KiB and 64 KiB")
     odd = [*rows("loop", 10e9), *wild("contiguous", 20e9, 49e9, 49e9, 90e9), *slow]
     assert findings(odd)["scatter-loop-suffices"].title == title.format("64 KiB")
-
-
-def test_each_winner_is_a_finding_with_its_code() -> None:
-    concluded = findings(as_on_an_h100())
-    kernel, batch = concluded["scatter-by-kernel"], concluded["scatter-by-batch"]
-    assert (kernel.severity, batch.severity) == ("warning", "warning")
-    assert "at 1.45 GB/s, one kernel at 49.7 GB/s" in kernel.title
-    assert "scattered pieces of 4 KiB to the GPU" in kernel.detail
-    assert "8 blocks of 512 threads, each on a multiprocessor, are the fewest of 2, 8 and 132" in kernel.detail
-    assert "blocks=8" in (kernel.code or "")
-    assert "cuMemcpyBatchAsync" in (batch.code or "")
-    assert "scatter-by-loop" not in concluded
 
 
 @pytest.mark.parametrize(("area", "words"), [(2**28, "256 MiB"), (2**30, "1 GiB")])

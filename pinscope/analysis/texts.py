@@ -7,10 +7,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from pinscope.analysis.statistics import Summary, together
-from pinscope.records.run import MOST_OFF, VARIES, Finding, LabKind, Quantity, Severity, finding, quantity, wrong_data
+from pinscope.analysis.statistics import Summary, ratio, together
+from pinscope.records.run import (
+    MOST_OFF,
+    VARIES,
+    Finding,
+    LabKind,
+    Quantity,
+    Severity,
+    costing,
+    finding,
+    quantity,
+    wrong_data,
+)
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
 ROUGH = 0.05
@@ -210,7 +221,8 @@ def say(
     key: str,
     *evidence: Quantity,
     cost: float = 1.0,
-    severity: Severity | None = None,
+    durations: tuple[Summary, Summary] | None = None,
+    severity: Severity | Literal["by cost"] | None = None,
     code: str | None = None,
     **values: Any,
 ) -> Costed:
@@ -221,10 +233,15 @@ def say(
         key: ``rule`` or ``rule/variant``.
         evidence: its numbers; the same one is shown once.
         cost: how many times as long, or as much, something takes for whom ignores it; ``{cost}`` in the text.
+        durations: two times, the longer first: it makes the cost, and ``{longer}`` in the text.
         severity: where the text does not say it.
         code: to paste.
         values: for the places in the text.
     """
+    if durations:
+        cost = ratio(*durations)
+        values = {"longer": times(cost, *durations), **values}
+    severity = costing(cost) if severity == "by cost" else severity
     text, given = texts[key], {"cost": cost, **values}
     parts = {part: fill(getattr(text, part), given) for part in ("title", "detail", "advice")}
     rule = key.partition("/")[0]

@@ -13,7 +13,7 @@ from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
 from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
 from pinscope.analysis.texts import Costed, Text, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
-from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity
+from pinscope.records.run import ExperimentRun, Finding, Quantity, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 FALLS = 1.5
@@ -90,7 +90,8 @@ def slower_than_same_model(
         own[way].rate(f"Pinned {way}"),
         best[way].rate(f"Pinned {way}, {name}"),
         *(link_evidence(link) if link else ()),
-        severity=costing(1 / behind[way]),
+        cost=1 / behind[way],
+        severity="by cost",
         device=run.device,
         way=way,
         name=name,
@@ -139,7 +140,7 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         "pageable-slower" if cuda else "pageable-slower/model",
         *(figure for way, gain in gains.items() for figure in _gain_evidence(way, gain)),
         cost=worst,
-        severity=costing(worst) if cuda else "note",
+        severity="by cost" if cuda else "note",
         longer=_listed(longer),
         conditions=next(iter(gains.values())).pageable.conditions,
         rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
@@ -265,7 +266,7 @@ def _link(copies: Copies) -> Iterator[Costed]:
             *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in slow),
             quantity("Link limit", limit, "bytes/second"),
             cost=1 / min(slow.values()),
-            severity=costing(1 / min(slow.values())),
+            severity="by cost",
             shares=_listed({way: part_words(share) for way, share in slow.items()}),
             link=pcie if link.kind == "pcie" else "The link",
             limit=limit,

@@ -10,7 +10,7 @@ from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
 from pinscope.analysis.texts import Costed, Text, joined, say
 from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse, workers_title
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
-from pinscope.records.run import Quantity, costing, quantity
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
@@ -123,7 +123,7 @@ def _bound(loops: Loops) -> Iterator[Costed]:
         quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
         *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         part=bound.title[:1].upper() + bound.title[1:],
         share=bound.share,
         computes=computes if computes is not None and computes < 1 else None,
@@ -185,7 +185,7 @@ def _effect(
         rule,
         *_evidence([*some, *others]),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         setting=setting.title,
         factors=joined(times),
         batch=BATCHES[loops.kinds[0]].title,
@@ -278,7 +278,7 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
         quantity("Rounded up", waste, "ratio"),
         *(quantity(f"Pinned, {use.title}", use.taken, "bytes") for use in uses),
         cost=waste,
-        severity=costing(waste),
+        severity="by cost",
         rounded=rounded,
         asked=asked,
         most=most,

@@ -120,7 +120,7 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             "ingredient-missing",
             *(figure for lack in lacks for figure in _lack_evidence(lack)),
             cost=cost,
-            severity=costing(cost) if passes.run.lab == "cuda" else "note",
+            severity="by cost" if passes.run.lab == "cuda" else "note",
             what=WAYS[missing].phrase.capitalize(),
             balance=lacks[0].cell.balance.replace("_", "-"),
             longer=joined(longer).replace(") (", "; "),

@@ -10,7 +10,7 @@ from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, part_words, say
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
-from pinscope.records.run import costing, quantity
+from pinscope.records.run import quantity
 from pinscope.units import GIB, format_bytes, format_seconds
 
 AGAIN = "Run it again while nothing else uses the GPU."
@@ -117,7 +117,7 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
             for other in (cost, *huge)
         ),
         cost=ratios[-1],
-        severity=costing(ratios[-1]),
+        severity="by cost",
         pages=BACKINGS[cost.backing].title,
         way=cost,
         took=took.median,

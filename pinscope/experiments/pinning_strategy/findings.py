@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, Recipe, StrategyCell, cause, is_near, not_pinned
-from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, say, times
+from pinscope.analysis.statistics import measured
+from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
-from pinscope.records.run import Quantity, costing, quantity
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_bytes, format_precision
 
 LONG_WAIT = 0.02
@@ -72,20 +72,18 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         "seconds",
         reason=f"{format_bytes(best.bytes)} say nothing of so much more or less",
     )
-    cost = ratio(usual.total_seconds, best.total_seconds)
     yield say(
         TEXTS,
         "faster-strategy",
         measured("One cudaHostAlloc", usual.total_seconds, "seconds"),
         measured(best.title, best.total_seconds, "seconds"),
         *([extrapolated] if target != best.bytes else []),
-        cost=cost,
-        severity=costing(cost),
+        durations=(usual.total_seconds, best.total_seconds),
+        severity="by cost",
         code=recipe.code(best.bytes),
         best=best,
         usual=usual,
         recipe=recipe,
-        longer=times(cost, usual.total_seconds, best.total_seconds),
         call=recipe.call(best.bytes),
     )
 

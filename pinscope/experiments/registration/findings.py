@@ -9,7 +9,7 @@ from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
 from pinscope.analysis.texts import Costed, Text, joined, say
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, count_words, pages_words
-from pinscope.records.run import costing, quantity
+from pinscope.records.run import quantity
 from pinscope.units import format_bytes
 
 AGAIN = 1.5
@@ -84,7 +84,7 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
         quantity(f"Page tables of {all_of(apart.processes)}", apart.table_bytes, "bytes"),
         *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         apart=apart,
         little=saved if shared.saves_little(saved) else None,
         served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),

@@ -11,7 +11,7 @@ from pinscope.analysis.statistics import are_known, measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.run import Quantity, costing
+from pinscope.records.run import Quantity
 from pinscope.units import format_bytes
 
 HARDLY = 0.02
@@ -104,7 +104,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
                 f"scatter-by-{way}",
                 *map(_rate, like),
                 cost=gain,
-                severity=costing(gain),
+                severity="by cost",
                 code=code(best),
                 best=best,
                 loop=loop,
@@ -211,7 +211,7 @@ def _idle(scatter: Scatter) -> Iterator[Costed]:
             _rate(idle),
             _rate(queued),
             cost=_times(pair),
-            severity=costing(_times(pair)),
+            severity="by cost",
             idle=idle,
             queued=queued,
             where=_where([idle for idle, _ in slower]),
@@ -239,7 +239,7 @@ def _compute(scatter: Scatter) -> Iterator[Costed]:
             "scatter-compute",
             *map(_beside, (worst, *loads)),
             cost=1.0 + worst.longer_share,
-            severity=costing(1.0 + worst.longer_share),
+            severity="by cost",
             worst=worst,
             towards=TOWARDS[worst.direction],
             least=least if least is not worst else None,

@@ -206,7 +206,7 @@ def _all_reduce(host: reading.Host) -> Iterator[Costed]:
             "all-reduce-slowed",
             *(measured(f"{name}, {beside.direction}", figure, "seconds") for name, figure in figures.items()),
             cost=max(beside.reduce_ratio, beside.copies_ratio),
-            severity=costing(max(beside.reduce_ratio, beside.copies_ratio)),
+            severity="by cost",
             beside=beside,
             towards=f"{reading.TOWARDS[beside.direction]}s",
             reduce=times(beside.reduce_ratio, beside.reduce, beside.reduce_alone),
@@ -231,7 +231,7 @@ def _differ(
         evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
-        yield say(TEXTS, rule, *evidence, cost=times, severity=costing(times), **values)
+        yield say(TEXTS, rule, *evidence, cost=times, severity="by cost", **values)
 
 
 RULES = (_pairs, _together, _nodes, _processes, _all_reduce, _slow)

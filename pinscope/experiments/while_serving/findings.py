@@ -9,7 +9,7 @@ from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
 from pinscope.analysis.statistics import measured, ratio
 from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
-from pinscope.records.run import Quantity, costing, quantity
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import exact_bytes
 
 _CODE = """\
@@ -87,7 +87,7 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
         "own-calls-wait",
         *_waits(naive, *map(serving.way, (AUTO, TOUCH, IDLE))),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         code=code(naive.bytes, serving.limit) if gentle else None,
         naive=naive,
         gentle=gentle,

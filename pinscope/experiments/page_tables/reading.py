@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.cells import Label, Value, every_combination, listed
 from pinscope.analysis.models import (
     ENTRY_BYTES,
     GPU_PAGE_SIZES,
@@ -20,7 +20,7 @@ from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
 from pinscope.analysis.texts import part_words
 from pinscope.experiments.page_tables.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import GIB, format_bytes
 
 METERS = {"nvml_used_bytes": GRANULE_BYTES, "device_used_bytes": GRANULE_BYTES, "page_table_bytes": 4096}
@@ -299,9 +299,9 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
     )
 
 
-def tables(measured: PageTableCosts) -> tuple[Table, ...]:
+def tables(measured: PageTableCosts) -> Iterator[Table]:
     """All that was measured, and what larger amounts would take, by the slope and by the formula."""
-    every_way = every_combination(
+    yield every_combination(
         measured.cells,
         note="GPU memory is taken in whole steps, so a GiB takes between at least and at most. Per GiB: what a page "
         "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
@@ -310,25 +310,19 @@ def tables(measured: PageTableCosts) -> tuple[Table, ...]:
     )
     per_byte, gpu = measured.best.per_byte, measured.run.gpu
     total = gpu.memory_total_bytes if gpu else None
-    if per_byte is None:
-        return (every_way,)
-    columns = {"pinned": "bytes", "as measured here": "bytes", "share of the GPU": "share"}
-    return (
-        every_way,
-        table(
-            "What more would take",
-            columns | {f"at {format_bytes(size)}": "bytes" for size in GPU_PAGE_SIZES},
-            [
-                (
-                    amount,
-                    round(amount * per_byte),
-                    amount * per_byte / total if total else None,
-                    *(page_table_bytes(amount, size) for size in GPU_PAGE_SIZES),
-                )
-                for amount in AMOUNTS
-            ],
-            note="For each process that pins it, on each GPU on which that process has a context. The formula is bytes "
-            "÷ page size × 8; as measured here is the page size that fits this run's readings, else the middle of what "
-            "they allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
-        ),
+    yield listed(
+        "What more would take",
+        [(amount, amount * per_byte) for amount in AMOUNTS] if per_byte is not None else [],
+        {
+            "pinned": ("bytes", lambda row: row[0]),
+            "as measured here": ("bytes", lambda row: round(row[1])),
+            "share of the GPU": ("share", lambda row: total and row[1] / total),
+        }
+        | {
+            f"at {format_bytes(size)}": ("bytes", lambda row, size=size: page_table_bytes(row[0], size))
+            for size in GPU_PAGE_SIZES
+        },
+        "For each process that pins it, on each GPU on which that process has a context. The formula is bytes ÷ page "
+        "size × 8; as measured here is the page size that fits this run's readings, else the middle of what they "
+        "allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
     )

@@ -18,9 +18,9 @@ from pinscope.records.run import (
     Quantity,
     Severity,
     costing,
+    critical,
     finding,
     quantity,
-    wrong_data,
 )
 from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
 
@@ -75,7 +75,11 @@ class Wrong:
         if wrong := [(case, count) for case, count in self.cases if count]:
             total = quantity(f"Wrong {self.unit}", sum(count for _, count in wrong), "count")
             detail = f"The first of {len(wrong)} cases: {wrong[0][0]}."
-            yield 1.0, wrong_data(self.rule, total, title=self.what, detail=detail)
+            advice = (
+                "Do not trust this machine's copies. Run it again; if it repeats, check ECC counters (nvidia-smi -q -d "
+                "ECC), the kernel log and the link's replay counter."
+            )
+            yield 1.0, critical(self.rule, total, title=self.what, detail=detail, advice=advice)
 
 
 NOTHING_WRONG = Wrong("", "", "", ())

@@ -91,7 +91,7 @@ def on_lab(lab: LabKind, sentence: str) -> str:
     if lab != "host":
         return sentence
     first, rest = sentence[:1], sentence[1:]
-    return HOST_MODEL + (first if rest[:1].isupper() else first.lower()) + rest
+    return HOST_MODEL + (first.lower() if rest[:1].islower() else first) + rest
 
 
 def about(uncertainty: float) -> str:

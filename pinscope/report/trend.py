@@ -27,13 +27,20 @@ class TrendOfRuns:
         trend: the figure over the series.
         keys: all figures that its runs have.
         others: finished runs of the experiment that are of another series: machine, lab or parameters.
-        without: ids of runs of the series that have no such figure.
+        without: ids of runs of the series in which it is not known.
     """
 
     trend: Trend
     keys: Sequence[str]
     others: int
     without: Sequence[str]
+
+    @property
+    def left_out(self) -> str:
+        """Which runs say nothing of the figure, in words; empty where all do."""
+        more = f" and {len(self.without) - 3} more" if len(self.without) > 3 else ""
+        ids = ", ".join(self.without[:3])
+        return f"left out, as the figure is not known there: {ids}{more}" if ids else ""
 
 
 def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> TrendOfRuns:
@@ -64,6 +71,9 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
         Point(run, value) for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None
     ]
     keys = list(dict.fromkeys(own.key for headline in headlines for own in headline if own.key))
+    unknown = next((own for own in reversed(chosen) if own), None)
+    if unknown and not points:
+        raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
     newest = next((own for own in reversed(chosen) if own and known_value(own) is not None), None)
     if newest is None:
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")

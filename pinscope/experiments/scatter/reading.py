@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import (
-    AS_GOOD_WORDS,
-    Label,
-    Value,
-    cells,
-    clearly_more,
-    every_combination,
-    listed,
-    near,
-    tied,
-)
+from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, best_of, cells, clearly_more, every_combination, listed
 from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
@@ -52,6 +42,11 @@ class Moved:
     def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
         """From the first call until all pieces are in place."""
         return self.bytes * self.pieces / self.wall_seconds.median
+
+    @property
+    def piece_seconds(self) -> Summary:
+        """Of one piece, by which ways are compared: older runs moved fewer pieces in some."""
+        return replace(self.wall_seconds, median=self.wall_seconds.median / self.pieces)
 
     @property
     def what(self) -> str:
@@ -136,13 +131,8 @@ class Pieces:
     @cached_property
     def winners(self) -> list[Cell]:
         """The fastest of them and those that are as good, the simplest first; last what varies too much to tell."""
-        good = tied(self.ranked, lambda cell: cell.wall_seconds)
         order = sorted(WAYS, key=lambda name: "simplest" not in WAYS[name].kinds)
-
-        def place(cell: Cell) -> tuple[bool, int]:
-            return not near(cell.wall_seconds, self.ranked[0].wall_seconds), order.index(cell.way)
-
-        return sorted(good, key=place)
+        return best_of(self.ranked, lambda cell: cell.piece_seconds, lambda cell: order.index(cell.way))
 
     @property
     def winner_titles(self) -> str | None:
@@ -257,7 +247,7 @@ def verdict(scatter: Scatter) -> str | None:
     pieces = f"{format_bytes(best.bytes)} pieces {where}"
     if not best.wall_seconds.is_known:
         return f"Measure again: {pieces} vary too much to tell the fastest way."
-    if not clearly_more(other.wall_seconds, best.wall_seconds):
+    if not clearly_more(other.piece_seconds, best.piece_seconds):
         return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
     if not other.wall_seconds.is_known:
         return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} is slower."
@@ -277,7 +267,7 @@ def headline(scatter: Scatter) -> Iterator[Quantity]:
     yield _figure(best, "best")
     if first.loop:
         if best.way != "loop":
-            yield compared("Gain over a loop of copies", first.loop.wall_seconds, best.wall_seconds, key="gain")
+            yield compared("Gain over a loop of copies", first.loop.piece_seconds, best.piece_seconds, key="gain")
         yield _figure(first.loop, "loop")
         if first.contiguous:
             kind = best.direction, best.layout

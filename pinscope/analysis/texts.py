@@ -22,7 +22,15 @@ from pinscope.records.run import (
     finding,
     quantity,
 )
-from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
+from pinscope.units import (
+    format_about,
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_precision,
+    format_seconds,
+    format_share,
+)
 
 ROUGH = 0.05
 """A figure that is known to no better than ± this is said to be about so much."""
@@ -164,7 +172,8 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "share": format_share,
     "and": joined,
     "times": lambda times: f"{times:.{1 if times >= MANY else 2}f} times",
-    "threads": lambda count: f"{count} thread{'' if count == 1 else 's'}",
+    "threads": lambda count: format_count(count, "thread"),
+    "repeats": lambda count: format_count(count, "repeat"),
 }
 """What may stand behind the colon of a value: ``{size:bytes}``; else Python's own forms."""
 _CLAUSE = re.compile(r"\[([^\[\]]*)\]")

@@ -9,7 +9,7 @@ from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, joined, say, times
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
-from pinscope.units import format_share
+from pinscope.units import format_count, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a finding."""
@@ -41,12 +41,8 @@ TEXTS = {
 }
 
 
-def _uses(count: int) -> str:
-    return f"{count} use{'' if count == 1 else 's'}"
-
-
 def _used(pair: Pair) -> str:
-    return f"{PATTERNS[pair.cell.pattern]}, {_uses(pair.cell.uses)}"
+    return f"{PATTERNS[pair.cell.pattern]}, {format_count(pair.cell.uses, 'use')}"
 
 
 def _whole(accesses: Accesses) -> Iterator[Costed]:
@@ -93,7 +89,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
         ),
         cost=max((1 / pair.times for pair in known_pairs(pairs)), default=1.0),
         where=_where(faster, always),
-        uses=_uses(accesses.least("uses")),
+        uses=format_count(accesses.least("uses"), "use"),
         course=_by_course(courses),
     )
 
@@ -125,7 +121,7 @@ def _points(by: By, points: Sequence[int]) -> str:
     if by == "spacing":
         share = format_share(1 / least)
         return f"at {share}" if least == most else f"from {share} to {format_share(1 / most)}"
-    return f"for {_uses(least)}" if least == most else f"for {least} to {_uses(most)}"
+    return f"for {format_count(least, 'use')}" if least == most else f"for {least} to {format_count(most, 'use')}"
 
 
 def _on_demand(accesses: Accesses) -> Iterator[Costed]:

@@ -28,7 +28,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, measured
 from pinscope.analysis.texts import Wrong
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
-from pinscope.units import format_share
+from pinscope.units import format_count, format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
 PatternName = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
@@ -105,7 +105,7 @@ class Cell:
     def words(self) -> str:
         """``2 random reads of 25.0 %``."""
         share = "" if self.spacing == 1 else f" of {format_share(1 / self.spacing)}"
-        return f"{self.uses} {PATTERNS[self.pattern]}{'' if self.uses == 1 else 's'}{share}"
+        return f"{format_count(self.uses, PATTERNS[self.pattern])}{share}"
 
 
 class Pair(NamedTuple):

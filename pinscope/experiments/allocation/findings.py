@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
 from pinscope.analysis.texts import Costed, Text, joined, roughly, say
-from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults, pool_words
+from pinscope.experiments.allocation.reading import BreakEven, Buffers, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import quantity
-from pinscope.units import format_bytes, format_seconds
+from pinscope.units import format_bytes, format_count, format_seconds
 
 MANY_COPIES = 10
 """A buffer that pays only after more copies than this should be kept, not made anew."""
@@ -165,7 +165,7 @@ def _after(evens: Sequence[BreakEven]) -> str:
     """``from the first copy on (h2d and d2h)``, ``after 2 copies (h2d) and after 7 copies (d2h)``."""
 
     def since(copies: int | None) -> str:
-        return "from the first copy on" if copies == 1 else f"after {copies_words(copies or 0)}"
+        return "from the first copy on" if copies == 1 else f"after {format_count(copies or 0, 'copy')}"
 
     counts = {even.copies: [other.direction for other in evens if other.copies == even.copies] for even in evens}
     return joined([f"{since(count)} ({joined(ways)})" for count, ways in counts.items()])

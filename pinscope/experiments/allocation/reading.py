@@ -16,7 +16,7 @@ from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds
 from pinscope.analysis.texts import roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
-from pinscope.units import format_about, format_bytes
+from pinscope.units import format_about, format_bytes, format_count
 
 
 @dataclass(frozen=True)
@@ -227,11 +227,6 @@ def _place(row: Row) -> str:
     return "pinned" if row["memory"] == "pinned" else row.get("backing") or "4k"
 
 
-def copies_words(count: int) -> str:
-    """``1 copy``, ``7 copies``."""
-    return f"{count:,} {'copy' if count == 1 else 'copies'}"
-
-
 def verdict(buffers: Buffers) -> str | None:
     """What the largest pinned buffer takes beside one from a pool, else after how many copies it has paid."""
     pinned = buffers.pinned
@@ -258,7 +253,7 @@ def pool_words(pool: Summary) -> str:
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
         return ", but copies are not measurably faster than pageable ones"
-    return f", which {copies_words(even.copies)} repay" if even.copies else ", no more than pageable memory"
+    return f", which {format_count(even.copies, 'copy')} repay" if even.copies else ", no more than pageable memory"
 
 
 def headline(buffers: Buffers) -> Iterator[Quantity]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
 from pinscope.analysis.texts import Costed, Text, joined, say
-from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse, workers_title
+from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_share
@@ -178,8 +178,8 @@ def _effect(
     # The cost is taken at the end of the interval that is nearer to none.
     cost = 1 / most.ends[1] if name == "slower" else most.ends[0]
     rule = f"{rule}-slower" if name == "slower" else rule
-    times = [f"{effect.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
-    rest = [f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others]
+    times = [f"{effect.value:.2f} times as fast with {effect.workers_words}" for effect in some]
+    rest = [f"{effect.workers_words} {effect.times}, {effect.verdict}" for effect in others]
     return say(
         {rule: TEXTS[f"setting/{name}"]},
         rule,
@@ -218,7 +218,7 @@ def _by_batch(loops: Loops) -> Iterator[Costed]:
                     kind=BATCHES[kind].title,
                     usual=single,
                     other=other,
-                    workers=workers_title(other.workers),
+                    workers=other.workers_words,
                     advice=_BY_BATCH[kind],
                 )
 
@@ -245,17 +245,17 @@ def _no_difference(alike: Mapping[str, Sequence[Effect]], loops: Loops) -> Coste
 
 
 def _intervals(effects: Sequence[Effect]) -> str:
-    return ", ".join(f"{effect.times} with {workers_title(effect.workers)}" for effect in effects)
+    return ", ".join(f"{effect.times} with {effect.workers_words}" for effect in effects)
 
 
 def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
     for effect in effects:
-        yield effect.figure(f"Speed with ÷ without, {name}{workers_title(effect.workers)}")
+        yield effect.figure(f"Speed with ÷ without, {name}{effect.workers_words}")
 
 
 def _workers(effects: Sequence[Effect]) -> str:
     """``2 workers or 8 workers``."""
-    return " or ".join(workers_title(effect.workers) for effect in effects)
+    return " or ".join(effect.workers_words for effect in effects)
 
 
 def _rounding(loops: Loops) -> Iterator[Costed]:

@@ -8,9 +8,9 @@ from typing import Any
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
 from pinscope.analysis.texts import Costed, Text, joined, say
-from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, count_words, pages_words
+from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, pages_words
 from pinscope.records.run import quantity
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_count
 
 AGAIN = 1.5
 """Times the first process's page tables, or the memory: from here on others have paid, or were counted, again."""
@@ -75,7 +75,7 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
     owned, beside = owner.table_bytes if owner else None, shared.beside_bytes
     once = first if owned is None else owned
     saved, cost = apart.table_bytes - once, (beside + apart.table_bytes) / (beside + once)
-    alike = (trial for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
+    alike = (trial.processes for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
     values: dict[str, Any] = {"first": first, "owned": owned, "beside": beside, "more": apart.table_bytes / first}
     yield say(
         TEXTS,
@@ -87,7 +87,7 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
         severity="by cost",
         apart=apart,
         little=saved if shared.saves_little(saved) else None,
-        served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),
+        served=" and for ".join(format_count(count, "process") for count in sorted(alike)),
         kind="for their contexts" if cuda else "of shared memory",
         buffers="GPU buffers (cudaIpcOpenMemHandle)" if cuda else "buffers",
         **values,

@@ -14,7 +14,7 @@ from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, med
 from pinscope.analysis.statistics import Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import Wrong
 from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_count, format_share
 
 Strategy = Literal["each_registers", "one_owner"]
 Contexts = Literal["every_gpu", "own_gpu"]
@@ -64,11 +64,6 @@ TABLES = {
 def all_of(count: int) -> str:
     """``both``, ``all 4``."""
     return "both" if count == 2 else f"all {count}"
-
-
-def count_words(processes: int) -> str:
-    """``1 process``, ``4 processes``."""
-    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 def _strategy(name: str) -> str:
@@ -121,9 +116,9 @@ class Trial:
     def title(self) -> str:
         """Who pins: ``4 processes register``, ``one owner for 4 processes``."""
         if self.strategy == "one_owner":
-            return f"one owner for {count_words(self.processes)}"
+            return f"one owner for {format_count(self.processes, 'process')}"
         shared = "" if self.sharing == "memfd" else f", {_shared(self.sharing)}"
-        return f"{count_words(self.processes)} register{'s' if self.processes == 1 else ''}{shared}"
+        return f"{format_count(self.processes, 'process')} register{'s' if self.processes == 1 else ''}{shared}"
 
 
 def trials(rows: Rows) -> list[Trial]:
@@ -229,7 +224,9 @@ class PageTables:
     @property
     def title(self) -> str:
         """Which GPU, and who registered."""
-        return f"GPU {self.device}, {count_words(self.processes)} with a context on {CONTEXTS[self.contexts]}"
+        return (
+            f"GPU {self.device}, {format_count(self.processes, 'process')} with a context on {CONTEXTS[self.contexts]}"
+        )
 
 
 def _page_tables(rows: Rows) -> PageTables:
@@ -427,7 +424,7 @@ def pages_words(shared: Registrations) -> str | None:
     apart = f", {format_bytes(own.table_bytes)} with {own.processes}, one per GPU" if own and own.table_bytes else ""
     return (
         f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} when "
-        f"{count_words(table.processes)} pin it{apart}"
+        f"{format_count(table.processes, 'process')} pin it{apart}"
     )
 
 

@@ -41,7 +41,7 @@ TEXTS: Texts = {
     "own-calls-wait": Text(
         when="a call of the process takes longer than the limit while one call pins or frees all memory",
         title="{wait.name} of the process took {wait.seconds:seconds} while [{taken} pinned {naive.bytes:bytes}]"
-        "[{naive.bytes:bytes} of {given_back} were given back] ({naive.of_repeats})",
+        "[{naive.bytes:bytes} of {given_back} were given back] ({naive.total_seconds.count:repeats})",
         detail="The thread that pins stops for {naive.total_seconds.median:seconds} itself." + _WHY,
         advice="Pin before the program starts to serve.[ If that is not possible, call pinned_empty({gentle.title}) "
         "from another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.]",
@@ -56,8 +56,8 @@ TEXTS: Texts = {
     ),
     "auto-keeps-limit": Text(
         when='no call takes longer than the limit while pinned_empty(chunk="auto") pins, but some while one call does',
-        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in {auto.of_repeats}; '
-        "the limit is {limit:seconds}",
+        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in '
+        "{auto.total_seconds.count:repeats}; the limit is {limit:seconds}",
         detail=_COST,
         advice="Where a program must pin while it serves, pin so: {naive.title} made a call wait "
         "{naive.longest.seconds:seconds}.",

@@ -67,12 +67,6 @@ class Cell:
     pinned: bool | None
 
     @property
-    def of_repeats(self) -> str:
-        """Of how many repeats its longest waits are."""
-        count = self.total_seconds.count
-        return f"{count} repeat{'' if count == 1 else 's'}"
-
-    @property
     def bytes_per_second(self) -> Annotated[float | None, Value("rate", "bytes/second", "more")]:
         """How fast it pins."""
         return self.bytes / self.total_seconds.median if self.pins else None

@@ -18,7 +18,7 @@ import numpy as np
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
-from pinscope.analysis.outliers import NEWEST, Fleet, Gpu, Outlier, fleet_of
+from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import LAB_TITLES, Table, table
@@ -71,7 +71,8 @@ def read_fleet(
     rows = stored_figures(store, experiment, lab, newest, since)
     fleet = fleet_of(experiment, lab, rows.runs, rows.texts)
     if not fleet.gpus:
-        raise BadInput(f"no finished run of {experiment} on {LAB_TITLES[lab]}; pinscope fleet run {experiment}")  # type: ignore[index]
+        where = LAB_TITLES[lab]  # type: ignore[index]
+        raise BadInput(f"no finished run of {experiment} on {where}; there may be some of another lab (--lab)")
     return fleet
 
 
@@ -82,7 +83,7 @@ def verdict(fleet: Fleet) -> str:
     of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
-        return f"{of}: too few are alike to say which is worse."
+        return f"{of}: too few to say which is worse, of which {LEAST_GROUP} must be alike."
     if not count:
         return f"None of {of} is worse than others like it{again}."
     worst = fleet.outliers[0]

@@ -152,7 +152,8 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
     """A host whose memory is nearly all pinned, with a GPU on a narrow link: the alerts must become pending."""
     good = whole_snapshot()
     much = good.host.total_bytes * 9 // 10
-    scarce = {"pinned_bytes": much, "pinned_least_bytes": much, "available_bytes": good.host.total_bytes // 20}
+    scarce = {"pinned_bytes": much, "pinned_least_bytes": much, "other_pinned_bytes": 5}
+    scarce["available_bytes"] = good.host.total_bytes // 20
     bad = good.model_copy(
         update={
             "host": good.host.model_copy(update=scarce),

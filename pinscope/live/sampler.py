@@ -208,8 +208,6 @@ MOST_EVENTS = 1000
 HANGS_SECONDS = 5.0
 """A reading that takes longer (or three intervals, if that is more) is reported."""
 
-Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
-
 
 @dataclass(frozen=True)
 class History:
@@ -221,7 +219,7 @@ class History:
     events: tuple[Event, ...] = ()
     """Oldest first, the last :data:`MOST_EVENTS`."""
     trouble: str | None = None
-    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
+    """One line, if the last reading failed or the one in progress hangs."""
     interval_seconds: float = 1.0
 
 
@@ -253,9 +251,7 @@ class Sampler:
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._failing: str | None = None
-        self._callbacks_failing: str | None = None
         self._reading_since: float | None = None
-        self._callbacks: tuple[Callback, ...] = ()
         self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
 
     def __enter__(self) -> Self:
@@ -278,16 +274,6 @@ class Sampler:
         """Take no more snapshots. Does not wait long for a reading that hangs."""
         self._repeater.stop()
 
-    def subscribe(self, callback: Callback) -> None:
-        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-
-    def unsubscribe(self, callback: Callback) -> None:
-        """Call it no more; nothing happens if it was not called."""
-        with self._lock:
-            self._callbacks = tuple(known for known in self._callbacks if known != callback)
-
     def history(self) -> History:
         """All that is known now; it does not change afterwards."""
         with self._lock:
@@ -302,8 +288,6 @@ class Sampler:
                 lines.append(f"The reading has been going on for {lasted:.0f} s")
         if self._failing is not None:
             lines.append(f"Reading failed: {self._failing}")
-        if self._callbacks_failing is not None:
-            lines.append(f"Passing a snapshot on failed: {self._callbacks_failing}")
         return "; ".join(lines) or None
 
     def _sample(self) -> None:
@@ -327,14 +311,6 @@ class Sampler:
             while self._samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
                 self._samples.popleft()
             self._events.extend(events)
-            callbacks = self._callbacks
-        failing = None
-        for callback in callbacks:
-            try:
-                callback(taken, sample, events)
-            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
-                failing = _one_line(error)
-        self._callbacks_failing = failing
 
 
 def _one_line(error: Exception) -> str:

@@ -19,7 +19,6 @@ from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import GpuMemory
 from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import Snapshot
-from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot
 from tests.data.fast_time import FastTime
 from tests.data.gpu_fake import FakeNvml
@@ -377,37 +376,6 @@ def test_a_reading_that_hangs_is_named_with_the_time_and_does_not_hold_up_the_st
     scene.passes.set()
     until(lambda: threads() == 0)
     assert one.history().samples == ()  # what came after the stop is not kept
-
-
-def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_nobody(scene: Scene) -> None:
-    told: list[tuple[Snapshot, Sample, tuple[Event, ...]]] = []
-    failing = threading.Event()
-    failing.set()
-
-    def fails(*_: object) -> None:
-        if failing.is_set():
-            raise ValueError("cannot cope")
-
-    def tell(*what: object) -> None:
-        told.append(what)  # type: ignore[arg-type]
-
-    one = Sampler(scene.take, interval_seconds=0.01)
-    one.subscribe(fails)
-    one.subscribe(tell)
-    with one:
-        until(lambda: len(told) >= 2)
-        assert one.history().trouble == "Passing a snapshot on failed: ValueError: cannot cope"
-        failing.clear()
-        until(lambda: one.history().trouble is None)
-        one.unsubscribe(tell)
-        one.unsubscribe(tell)
-        count, taken = len(told), scene.taken
-        until(lambda: scene.taken >= taken + 3)
-        assert len(told) <= count + 1  # the one that was under way
-    snapshot, sample, events = told[1]
-    assert snapshot.taken_at == sample.taken_at
-    assert [(event.kind, event.change_bytes) for event in events] == [("grew", 100 * 4096)]
-    assert one.history().samples[1] is sample
 
 
 class HangingDriver(FakeNvml):

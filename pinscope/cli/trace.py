@@ -26,8 +26,8 @@ from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.attach import Targets, targets_of, trace_attached
 from pinscope.runner.program import Program, find_program
-from pinscope.runner.tracing import Compared, Request, Traced, parse_request, run_twice, trace_program, write_traces
-from pinscope.runner.with_waits import WaitRuns
+from pinscope.runner.tracing import Traced, trace_program, write_traces
+from pinscope.runner.what_if import Compared, Request, WhatIfRuns, parse_request
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -211,9 +211,7 @@ def _of_program(
     traced_as = partial(trace_program, store, program, environment, scope, labels=labels)
     if request is None:
         return Compared(traced_as())
-    if request.change == "wait":
-        return WaitRuns(store, traced_as, complain).compare(request.lines)
-    return run_twice(traced_as, request.lines, environment, complain)
+    return WhatIfRuns(store, traced_as, environment, complain).compare(request)
 
 
 def _of_both_runs(scope: Scope) -> Scope:

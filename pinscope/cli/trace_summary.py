@@ -28,22 +28,19 @@ from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder,
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.text import one_line, shortened
-from pinscope.tracing.line_totals import Ended
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
-from pinscope.tracing.trace.costs import ranked
-from pinscope.tracing.trace.findings import what_if_findings
-from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
+from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME, ranked
 from pinscope.tracing.trace.reading import TraceParams
-from pinscope.tracing.trace.what_if import what_if_command, what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.what_if import second_run_in, what_if_command
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
 
 if TYPE_CHECKING:
     from pinscope.records.run import Finding, Reading, Run, Table
     from pinscope.report.facts import Document
-    from pinscope.runner.tracing import Compared
+    from pinscope.runner.what_if import Compared
 
 MOST_PARTS = 7
 """Of the time; of many GPUs the page and `pinscope runs show` have all."""
@@ -155,7 +152,7 @@ def _what_was_recorded(run: Run, seen: Seen) -> str:
     """How a verdict begins that is not about the whole program."""
     if run.params.get("part"):
         return f"part {run.params['part']}: "
-    recorded = seen.program["recorded_seconds"] if seen.program else None
+    recorded = seen.program["recorded_seconds"]
     return "" if recorded is None else f"in the {format_seconds(recorded)} that were recorded: "
 
 
@@ -175,20 +172,16 @@ def print_what_if(compared: Compared) -> None:
     document = open_document(compared.second.run, compared.second.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)
     seen = seen_in(document.run, rows)
-    what, waited = what_if_in(document.run, seen, rows), waited_in(document.run, seen, rows)
-    if what is not None:
-        verdict, tables, said = what_if_verdict(what), what_if_tables(what), what_if_findings(what)
-    elif waited is not None:
-        verdict, tables, said = waited_verdict(waited), waited_tables(waited), waited_findings(waited)
-    else:
+    second_run = second_run_in(seen, rows)
+    if second_run is None:
         return
     with redirect_stdout(sys.stderr):
         print_line()
-        print_prose(f"pinscope: {one_line(verdict)}", style="bold")
-        for table in tables:
+        print_prose(f"pinscope: {one_line(second_run.verdict)}", style="bold")
+        for table in second_run.tables():
             if table.rows:
                 print_reading_table(table)
-        _print_titles(said)
+        _print_titles(second_run.findings())
         first, second = compared.before.run.id, compared.second.run.id
         print_line(f"Run {second}. Next:\n  pinscope runs show {second}")
         print_line(f"  pinscope report {first} {second} -o report.html")
@@ -260,7 +253,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         )
         begun_ns = _begun_ns(spool, what["pid"])
         run = new_run(params, environment).model_copy(update={"id": run_id})
-        tracing = Tracing(store, run, kept, scope, lambda _: ())
+        tracing = Tracing(store, run, kept, scope)
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
@@ -37,7 +37,16 @@ from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import new_file
-from pinscope.store.tables import RowSource, RunWithRows, StoredRow, checked, dump_json, first_complaint, storable
+from pinscope.store.tables import (
+    ANY_ROW,
+    RowSource,
+    RunWithRows,
+    StoredRow,
+    checked,
+    dump_json,
+    first_complaint,
+    storable,
+)
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -98,7 +107,6 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, Ru
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
 _TEXT_BYTES = 2**21
-_ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
 
 
 def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:
@@ -280,7 +288,7 @@ class BundleReader:
         name = rows_member(run.id)
         count, fields = 0, set[str]()
         try:
-            for count, row in enumerate(checked(map(_ANY_ROW.validate_json, self._lines(name))), start=1):
+            for count, row in enumerate(checked(map(ANY_ROW.validate_json, self._lines(name))), start=1):
                 if count > run.observations:
                     break
                 fields.update(row)
@@ -324,7 +332,7 @@ class BundleReader:
         text = self._read("manifest.json", base.MANIFEST_BYTES)
         try:
             # First, because a newer format may look different everywhere but here.
-            self._check_version(_ANY_ROW.validate_json(text).get("format"), self._name, "bundle format")
+            self._check_version(ANY_ROW.validate_json(text).get("format"), self._name, "bundle format")
             manifest = Manifest.model_validate_json(text)
         except ValidationError as error:
             raise self._bad(f"manifest.json: {first_complaint(error)}") from None
@@ -348,7 +356,7 @@ class BundleReader:
     def _read_run(self, run_id: str) -> Run:
         name = run_member(run_id)
         try:
-            fields = _ANY_ROW.validate_json(self._read(name, base.RUN_BYTES))
+            fields = ANY_ROW.validate_json(self._read(name, base.RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
             run = storable(parse_run(fields))
         except ValidationError as error:

@@ -373,7 +373,7 @@ class Store(Database):
         arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
 
         Args:
-            items: the runs with their observations.
+            items: the runs as a bundle gives them, with their observations.
             parts: gives the parts of their attachments.
 
         Raises:
@@ -386,7 +386,7 @@ class Store(Database):
                 here = self._stored_of(connection, [run.id for run, _ in some])
                 new = NewRows(connection)
                 for run, rows in some:
-                    incoming, has_ended = tables.storable(as_imported(run, rows)), run.status != "running"
+                    incoming, has_ended = as_imported(run, rows), run.status != "running"
                     if incoming.id in here or recorded_run(incoming.id):
                         new.write()
                         word = self._import_known(connection, incoming, rows, has_ended, parts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
@@ -135,6 +135,8 @@ ADDED_IN: Mapping[int, frozenset[str]] = {4: frozenset({BLOCKS.name, SHARED_TEXT
 
 StoredRow = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
+ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
+"""Parses JSON."""
 
 
 class RowSource(Protocol):
@@ -154,6 +156,8 @@ _TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_LONG = re.compile(r"\d{19}")
+"""What a number of more than 64 bits has in it."""
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -178,15 +182,15 @@ def storable(run: RunT) -> RunT:
     try:
         written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
-        size = len(dump_json(written))
+        text = dump_json(written)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
-    if size > base.RUN_BYTES:
+    if (size := len(text)) > base.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
             f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
-    if field := next((field for field, value in written.items() if not _fits(value)), None):
+    if _LONG.search(text) and (field := next((field for field, value in written.items() if not _fits(value)), None)):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
     return run
 
@@ -238,11 +242,6 @@ def checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[StoredRow]:
 def _masked(row: Mapping[str, Any]) -> StoredRow:
     """The row, a dict of its own, in which no text shows a secret."""
     return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
-
-
-def is_unmasked(field: str, text: str) -> bool:
-    """Whether a text of an observation shows no secret."""
-    return _mask(field, text) == text
 
 
 @lru_cache(maxsize=4096)

@@ -15,20 +15,19 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.outcome import print_reading_table, store_to_write
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table, terminal_columns
-from pinscope.errors import NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import new_id, reconcile
+from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.store.store import Store
-from pinscope.text import one_line
+from pinscope.text import one_line, shortened
 from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
@@ -131,17 +130,13 @@ def _print_lines(table: Table) -> None:
         saves = "?" if each["saves"] == "–" and each["to do"] != "–" else each["saves"]
         figures = f"{saves:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
-        print_line(_cut(f"{figures}{each['line']}{source}", room))
+        print_line(shortened(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
-        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
+        print_line(shortened(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
     if more := len(cells) - len(lines):
         rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
         print_line(f"{rest}; lines may cost the same moments: do not add them up")
-
-
-def _cut(text: str, room: int | None) -> str:
-    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:
@@ -242,10 +237,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
-    with Store() as store:
-        reconcile(store)
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with store_to_write() as store:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())

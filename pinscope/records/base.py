@@ -25,8 +25,9 @@ Seconds = Annotated[float, Field(ge=0)]
 class Record(BaseModel):
     """A frozen value. Two records with equal fields are equal."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, defer_build=True)
     # extra="ignore": a record written by a newer minor version may carry more fields; they are additive.
+    # defer_build: a command uses few of all records, and to build them takes a twentieth of a second or two.
 
 
 class Capability(Record):

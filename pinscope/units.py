@@ -175,6 +175,12 @@ def format_change(ratio: float | None, *beside: float | None) -> str:
     return f"{100 * (ratio - 1):+.1f} %" if is_small else format_value(ratio, "ratio")
 
 
+def format_count(count: int, noun: str) -> str:
+    """``1 copy``, ``4,096 copies``, ``2 processes``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def format_bar(share: float | None, width: int) -> str:
     """A share as a bar of at most so many letters; of anything at all at least a thin one."""
     whole, eighths = divmod(math.ceil(min(share or 0.0, 1.0) * width * 8), 8)
@@ -191,7 +197,7 @@ def format_precision(spread: float | None, repeats: int | None) -> str:
     """How well a figure is known: ``± 0.4 %``; ``(3 repeats)`` where they are too few for that; else empty."""
     if spread is not None:
         return f"± {format_share(spread)}"
-    return "" if repeats is None else f"({repeats} repeat{'' if repeats == 1 else 's'})"
+    return "" if repeats is None else f"({format_count(repeats, 'repeat')})"
 
 
 def format_value(value: float | str | bool | None, unit: str) -> str:

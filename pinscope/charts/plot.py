@@ -13,7 +13,7 @@ from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts import marks
 from pinscope.charts.theme import COLOURS, DASHES, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,16 @@ Axis = Callable[[go.Figure, Sequence[float]], object]
 def seconds(title: str) -> Scale:
     """An axis of times, by decades."""
     return Scale(title, 1.0, format_seconds, log=True)
+
+
+def scale_of(title: str, unit: str, longest: float | None = None) -> Scale:
+    """The axis of any figure; of times up to ``longest`` seconds a linear one, else by decades."""
+    if unit != "seconds":
+        return RATE if unit == "bytes/second" else Scale(title, 1.0, lambda value: format_value(value, unit))
+    if longest is None:
+        return seconds(title)
+    factor, word = seconds_unit(longest)
+    return Scale(f"Time ({word})", factor, format_seconds)
 
 
 def sizes(title: str = "Copy size (bytes, log scale)") -> Axis:
@@ -154,8 +164,7 @@ def curves(
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units; or that by the panel's title.
         pixels: height of a panel.
-        ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
-            pane.
+        ends: what follows ``alt``: names with what they come to; by default the last point of each curve.
         ends_named: write names and values at the right ends of the curves.
     """
     names = {name for pane in panes.values() for name in pane}
@@ -185,7 +194,12 @@ def curves(
                 figure, row, [_end(name, curve.spots, scale) for name, curve in pane.items() if not curve.rule]
             )
     if ends is None:
-        ends = [(name, scales[0].text(curve.spots[-1].y)) for name, curve in drawn[0].items() if not curve.rule]
+        ends = [
+            (f"{pane_title}, {name}" if len(panes) > 1 else name, scale.text(curve.spots[-1].y))
+            for pane_title, pane, scale in zip(panes, drawn, scales, strict=True)
+            for name, curve in pane.items()
+            if not curve.rule
+        ]
     return marks.Chart(key, title, caption, figure, marks.alt_text(alt, ends))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, insert, inspect, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FleetRun
@@ -75,6 +75,8 @@ class FigureTable:
         if connection.dialect.name == "sqlite":
             connection.execute(sqlite.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
         else:
+            from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - few databases are there
+
             with connection.engine.begin() as own:
                 own.execute(postgresql.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
             self._there.update(texts)

@@ -53,7 +53,7 @@ def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
         raise InvalidParameter(f"there should be {len(rows):,} observations, and there are {first:,}")
 
 
-def unpack(content: bytes, characters: int) -> list[bytes]:
+def unpack(content: bytes, characters: int) -> bytes:
     """The lines of a block.
 
     Raises:
@@ -61,7 +61,7 @@ def unpack(content: bytes, characters: int) -> list[bytes]:
     """
     if not 0 < characters <= BLOCK_BYTES + base.ROW_BYTES:
         raise ValueError("a block that is larger than any")
-    return bytes(_codec().decompress(content, characters, asbytes=True)).split(b"\n")
+    return bytes(_codec().decompress(content, characters, asbytes=True))
 
 
 def _codec() -> Any:

@@ -83,7 +83,7 @@ PARTS = Table(
     Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("content", LargeBinary, nullable=False),
 )
-"""One row a part of an attachment. New in version 2."""
+"""One row a part of an attachment."""
 
 BLOCKS = Table(
     "observation_blocks",
@@ -130,10 +130,7 @@ comma.
 """
 
 
-ADDED_IN: Mapping[int, frozenset[str]] = {
-    2: frozenset({PARTS.name}),
-    4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name}),
-}
+ADDED_IN: Mapping[int, frozenset[str]] = {4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
 StoredRow = dict[str, Any]
@@ -169,8 +166,8 @@ def storable(run: RunT) -> RunT:
     """The run as databases and bundles hold it: secrets in its texts are masked.
 
     Raises:
-        InvalidParameter: an id that could not name a file, a name with control characters, more or deeper
-            parameters than a run has, NaN in them, a number of more than 64 bits, a record that is too large.
+        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters, a
+            number of more than 64 bits, a record that is too large.
     """
     run = run.model_copy(update={field: mask_value(getattr(run, field)) for field in _TEXTS})
     if not is_run_id(run.id):
@@ -182,10 +179,6 @@ def storable(run: RunT) -> RunT:
         raise InvalidParameter(f"run {run.id} has two attachments of the same name")
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
-    if len(run.params) > base.PARAMETERS:
-        raise InvalidParameter(f"run {run.id} has {len(run.params):,} parameters; a run has at most {base.PARAMETERS}")
-    if not _is_flat(run.params, base.DEPTH + 1):
-        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {base.DEPTH} deep")
     try:
         written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
@@ -293,15 +286,6 @@ def _value_complaint(value: Any) -> str | None:
     if isinstance(value, int):
         return None if _fits(value) else "the number has more than 64 bits"
     return f"a {type(value).__name__} cannot be stored; an observation is flat"
-
-
-def _is_flat(value: Any, depth: int) -> bool:
-    """Whether a JSON value is nested at most so deep."""
-    if isinstance(value, Mapping):
-        return depth > 0 and all(_is_flat(member, depth - 1) for member in value.values())
-    if isinstance(value, list | tuple):
-        return depth > 0 and all(_is_flat(member, depth - 1) for member in value)
-    return True
 
 
 def _fits(value: Any) -> bool:

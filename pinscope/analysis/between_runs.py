@@ -85,7 +85,7 @@ def differences(
     level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share)
     reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
     return [
-        Difference(math.exp(at), math.exp(at - off), math.exp(at + off)) if is_known else _unknown(math.exp(at))
+        Difference(math.exp(at), *((math.exp(at - off), math.exp(at + off)) if is_known else (None, None)))
         for at, off, is_known in zip(apart, reach, known, strict=True)
     ]
 
@@ -97,10 +97,6 @@ def _scatter(apart: NDArray[np.float64], errors: NDArray[np.float64], freedom: N
         off = np.abs(apart[single] - np.median(apart[single])) / errors[single]
         times[single] = max(float(np.median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
     return times
-
-
-def _unknown(ratio: float) -> Difference:
-    return Difference(ratio, None, None)
 
 
 def _errors(

@@ -408,7 +408,7 @@ class _BothSides:
                     ratio=ratio,
                     low=low,
                     high=high,
-                    verdict=_verdict(value, *pooled, low, high) if seen else _of_nothing(value, *pooled),
+                    verdict=_verdict(value, *pooled, seen),
                 )
                 told.add(key)
 
@@ -456,19 +456,12 @@ def _pooled(samples: Sequence[Sample]) -> Pooled:
     return Pooled(mean, len(values), max(abs(value / mean - 1) for value in values) if mean else None)
 
 
-def _verdict(value: Value, a: Pooled, b: Pooled, low: float | None, high: float | None) -> CellVerdict:
-    if low is None or high is None:
-        return "same" if a.value == b.value else "unknown"
-    if low <= 1 <= high:
+def _verdict(value: Value, a: Pooled, b: Pooled, seen: Difference | None) -> CellVerdict:
+    """``seen``: what is known of figures above 0."""
+    if a.value == b.value or (seen and seen.low is not None and not seen.differs):
         return "same"
-    return "better" if (low > 1) == (value.better == "more") else "worse"
-
-
-def _of_nothing(value: Value, a: Pooled, b: Pooled) -> CellVerdict:
-    """Of figures of which one is 0, or below."""
-    if a.value == b.value:
-        return "same"
-    if value.unit not in COUNTED or min(a.value, b.value) != 0:
+    from_nothing = value.unit in COUNTED and min(a.value, b.value) == 0
+    if not (seen.differs if seen else from_nothing):
         return "unknown"
     return "better" if (b.value > a.value) == (value.better == "more") else "worse"
 

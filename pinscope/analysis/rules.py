@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pinscope.records.run import Severity
-from pinscope.records.snapshot import Holder, HostTotals
-from pinscope.records.timeline import HolderSample
 from pinscope.units import GIB, MIB, format_bytes, format_share
+
+if TYPE_CHECKING:
+    from pinscope.records.snapshot import Holder, HostTotals
+    from pinscope.records.timeline import HolderSample
 
 Amounts = Sequence[tuple[float, int]]
 """A step function: from that second on, so many bytes."""

@@ -9,9 +9,9 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts.marks import AROUND_PIXELS, ROW_PIXELS, Chart, alt_text, line, names_above
-from pinscope.charts.plot import RATE, Curve, Scale, Spot, TimePart, counts, curves, parts_of_time, seconds, sizes
+from pinscope.charts.plot import Curve, Spot, TimePart, counts, curves, parts_of_time, scale_of, sizes
 from pinscope.charts.theme import COLOURS, panels
-from pinscope.units import format_change, format_precision, format_value
+from pinscope.units import format_change, format_precision
 
 MOST_PANES, MOST_BARS, MOST_RATIOS = 4, 12, 16
 """What is drawn of many: what costs most first."""
@@ -51,11 +51,11 @@ def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
         is_bytes = cells[0].marks[axis].unit == "bytes"
         horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
         alt = f"{what} of both sides; of the largest"
-        return curves("both", "Both sides", words, panes, _scale(what, unit), horizontal, alt, pixels=200)
+        return curves("both", "Both sides", words, panes, scale_of(what, unit), horizontal, alt, pixels=200)
     times = {cell.words or "all": (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
     parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]
-    scale = None if unit == "seconds" else _scale(what, unit)
-    return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=scale, side_by_side=True)
+    upright = None if unit == "seconds" else scale_of(what, unit)
+    return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=upright, side_by_side=True)
 
 
 def _axis(cells: Sequence[ComparedCell]) -> str | None:
@@ -75,12 +75,6 @@ def _spot(cell: ComparedCell, axis: str, side: Pooled) -> Spot:
     return Spot(
         cell.labels[axis], side.value, cell.texts[axis], bar, f" {format_precision(side.spread, None)}".rstrip()
     )
-
-
-def _scale(title: str, unit: str) -> Scale:
-    if unit == "seconds":
-        return seconds(title)
-    return RATE if unit == "bytes/second" else Scale(title, 1.0, lambda value: format_value(value, unit))
 
 
 def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[Chart]:

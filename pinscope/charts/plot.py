@@ -13,7 +13,7 @@ from pinscope.analysis.cells import LineStyle, Way
 from pinscope.analysis.read_rows import grouped
 from pinscope.charts import marks
 from pinscope.charts.theme import COLOURS, DASHES, GAP_PIXELS, panels, seconds_axis, seconds_unit, size_axis
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share, format_value
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,16 @@ Axis = Callable[[go.Figure, Sequence[float]], object]
 def seconds(title: str) -> Scale:
     """An axis of times, by decades."""
     return Scale(title, 1.0, format_seconds, log=True)
+
+
+def scale_of(title: str, unit: str, longest: float | None = None) -> Scale:
+    """The axis of any figure; of times up to ``longest`` seconds a linear one, else by decades."""
+    if unit != "seconds":
+        return RATE if unit == "bytes/second" else Scale(title, 1.0, lambda value: format_value(value, unit))
+    if longest is None:
+        return seconds(title)
+    factor, word = seconds_unit(longest)
+    return Scale(f"Time ({word})", factor, format_seconds)
 
 
 def sizes(title: str = "Copy size (bytes, log scale)") -> Axis:

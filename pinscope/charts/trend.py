@@ -8,9 +8,9 @@ from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.machine_keys import key_words
 from pinscope.analysis.trend import Step, Trend
 from pinscope.charts.marks import Chart
-from pinscope.charts.plot import RATE, Curve, Scale, Spot, curves, linear
-from pinscope.charts.theme import COLOURS, seconds_unit
-from pinscope.units import format_change, format_seconds, format_value
+from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
+from pinscope.charts.theme import COLOURS
+from pinscope.units import format_change, format_value
 
 _RUNS, _MEDIAN = LineStyle("copy"), LineStyle("reference")
 ROOM = 0.15
@@ -22,7 +22,7 @@ MOST_LETTERS = 40
 def draw(trend: Trend) -> Chart:
     """The runs in their order, the oldest first."""
     points, values = trend.points, [point.value for point in trend.points]
-    scale = _scale(trend, max(values))
+    axis = scale_of(trend.figure.name, trend.figure.unit, max(values))
     spots = [
         Spot(place, point.value, f"{point.run.created_at:%Y-%m-%d %H:%M}, {point.run.id}")
         for place, point in enumerate(points, start=1)
@@ -39,12 +39,12 @@ def draw(trend: Trend) -> Chart:
         trend.figure.name,
         "Each run, the oldest first; grey: the median between steps. The axis does not begin at 0.",
         {"": pane},
-        scale,
+        axis,
         linear("Run, the oldest first", "Run %{x}"),
         f"{trend.figure.name} over {len(points)} runs",
         ends=[*said, ("last run", format_value(values[-1], trend.figure.unit))],
     )
-    low, high = min(values) / scale.unit, max(values) / scale.unit
+    low, high = min(values) / axis.unit, max(values) / axis.unit
     room = ROOM * ((high - low) or abs(high) or 1.0)
     chart.figure.update_yaxes(range=[low - room, high + room], rangemode="normal")
     chart.figure.update_layout(showlegend=False)
@@ -65,13 +65,3 @@ def draw(trend: Trend) -> Chart:
 def _step_words(step: Step) -> str:
     words = " · ".join(filter(None, (format_change(step.ratio) if step.ratio else "step", key_words(step.changed))))
     return words if len(words) <= MOST_LETTERS else f"{words[: MOST_LETTERS - 1]}…"
-
-
-def _scale(trend: Trend, most: float) -> Scale:
-    unit, name = trend.figure.unit, trend.figure.name
-    if unit == "bytes/second":
-        return RATE
-    if unit == "seconds":
-        factor, word = seconds_unit(most)
-        return Scale(f"Time ({word})", factor, format_seconds)
-    return Scale(name, 1.0, lambda value: format_value(value, unit))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -16,8 +16,8 @@ from pinscope.records import run as records
 from pinscope.records.run import Attachment, Finding, Quantity, Reading, Table
 from pinscope.report.facts import Document, by_severity, called, open_document, place
 from pinscope.report.write import write_report
-from pinscope.store.attachments import Parts, attached_by
-from pinscope.store.bundle import SUFFIX, open_bundle, write_bundle
+from pinscope.store.attachments import attached_by
+from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line
@@ -101,51 +101,24 @@ def _frame(table: Table) -> pd.DataFrame:
     )
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a run is read from, each time that more of it is asked for: the database, or a bundle."""
-
-    rows: Callable[[records.Run], Sequence[StoredRow]]
-    parts: Parts
-
-
-def _stored_rows(run: records.Run) -> Sequence[StoredRow]:
-    with Store() as store:
-        return list(store.observations(run.id))
-
-
-def _stored_parts(run: records.Run, attachment: Attachment) -> Iterator[bytes]:
-    with Store() as store:
-        yield from store.parts(run, attachment)
-
-
-STORED = Source(_stored_rows, _stored_parts)
-
-
-def bundled(path: Path) -> Source:
-    """A bundle, which must stay where it is."""
-
-    def rows(run: records.Run) -> Sequence[StoredRow]:
-        with open_bundle(path) as bundle:
-            return list(bundle.rows(run))
-
-    def parts(run: records.Run, attachment: Attachment) -> Iterator[bytes]:
-        with open_bundle(path) as bundle:
-            yield from bundle.parts(run, attachment)
-
-    return Source(rows, parts)
-
-
 class Run(Answer):
     """A run, and what follows from it, made when it is asked for.
 
     Attributes:
         record: what is kept of it beside its observations: id, name, environment, parameters, status.
+        bundle: the file that it is read from each time, which must stay where it is; ``None``: the database.
     """
 
-    def __init__(self, record: records.Run, source: Source = STORED) -> None:
+    def __init__(self, record: records.Run, bundle: Path | None = None) -> None:
         self.record = record
-        self._source = source
+        self.bundle = bundle
+
+    def _opened(self) -> AbstractContextManager[Store | BundleReader]:
+        return open_bundle(self.bundle) if self.bundle else Store()
+
+    def _parts(self, run: records.Run, attachment: Attachment) -> Iterator[bytes]:
+        with self._opened() as source:
+            yield from source.parts(run, attachment)
 
     @property
     def id(self) -> str:
@@ -160,7 +133,8 @@ class Run(Answer):
     @cached_property
     def observations(self) -> Sequence[StoredRow]:
         """Its observations as stored, in the order measured."""
-        return self._source.rows(self.record)
+        with self._opened() as source:
+            return list(source.observations(self.id) if isinstance(source, Store) else source.rows(self.record))
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -182,7 +156,7 @@ class Run(Answer):
     @cached_property
     def document(self) -> Document:
         """What its reports are made from."""
-        attached = attached_by(self.record, self._source.parts)
+        attached = attached_by(self.record, self._parts)
         return open_document(self.record, self.observations, attached=attached, when_looked_at=True)
 
     @cached_property
@@ -222,7 +196,7 @@ class Run(Answer):
         """
         path = Path(path)
         if path.suffix.lower() == SUFFIX:
-            write_bundle(path, [(self.record, self.observations)], self._source.parts)
+            write_bundle(path, [(self.record, self.observations)], self._parts)
         else:
             write_report(path, [self.document])
         return path

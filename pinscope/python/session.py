@@ -17,7 +17,7 @@ from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
-from pinscope.python.opened import Answer, Run, Runs, bundled
+from pinscope.python.opened import Answer, Run, Runs
 from pinscope.records.run import ExperimentRun, LabKind, Origin, Reading, Status
 from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
 from pinscope.store.bundle import SUFFIX, open_bundle
@@ -171,8 +171,7 @@ def runs(
         path = Path(file).absolute()
         with open_bundle(path) as bundle:
             fitting = [record for record in bundle.runs() if fits(record, wanted)]
-        source = bundled(path)
-        return Runs([Run(record, source) for record in sorted(fitting, key=ORDERS["newest"])])
+        return Runs([Run(record, path) for record in sorted(fitting, key=ORDERS["newest"])])
     with Store() as store:
         reconcile(store)
         return Runs([Run(record) for record in store.each_run(**wanted)])

@@ -25,13 +25,11 @@ class TrendOfRuns:
 
     Attributes:
         trend: the figure over the series.
-        keys: all figures that its runs have.
         others: finished runs of the experiment that are of another series: machine, lab or parameters.
         without: ids of runs of the series in which it is not known.
     """
 
     trend: Trend
-    keys: Sequence[str]
     others: int
     without: Sequence[str]
 
@@ -70,15 +68,15 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     points = [
         Point(run, value) for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None
     ]
-    keys = list(dict.fromkeys(own.key for headline in headlines for own in headline if own.key))
     unknown = next((own for own in reversed(chosen) if own), None)
     if unknown and not points:
         raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
     newest = next((own for own in reversed(chosen) if own and known_value(own) is not None), None)
     if newest is None:
+        keys = dict.fromkeys(own.key for headline in headlines for own in headline if own.key)
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")
     without = [run.id for run, own in zip(runs, chosen, strict=True) if known_value(own) is None]
-    return TrendOfRuns(trend(newest, points), keys, sum(map(len, alike)) - len(runs), without)
+    return TrendOfRuns(trend(newest, points), sum(map(len, alike)) - len(runs), without)
 
 
 def series(store: Store, experiment: str | None = None, recordings: bool = False) -> dict[str, list[list[Run]]]:

@@ -70,18 +70,6 @@ class StoredRows(Sequence[tables.StoredRow]):
         for first in range(0, self._count, LINES):
             yield self._text(first, min(LINES, self._count - first))
 
-    def characters(self) -> int:
-        """Of the JSON of all these rows, about, as they are stored."""
-        length = func.sum(func.length(cast(tables.OBSERVATIONS.c.row, Text)))
-        with self._reading() as connection:
-            alone, rows = connection.execute(select(length, func.count()).where(*self._among(0, self._count))).one()
-            packed = 0
-            if rows < self._count:
-                packed = connection.scalar(
-                    select(func.sum(tables.BLOCKS.c.characters)).where(tables.BLOCKS.c.run_id == self._run_id)
-                )
-        return int(alone or 0) + int(packed or 0)
-
     def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
         """Chooses so many rows from the ``first`` of these on."""
         begin = self._start + first
@@ -89,23 +77,24 @@ class StoredRows(Sequence[tables.StoredRow]):
         return tables.OBSERVATIONS.c.run_id == self._run_id, sequence >= begin, sequence < begin + count
 
     def _packed(self, connection: Connection, first: int, count: int) -> Iterator[tuple[int, bytes]]:
-        """Number and line of those that stand in blocks.
+        """Those that stand in blocks: of each block the number of its first row, and the lines of those among these.
 
         Raises:
             StoreFailed: a block is damaged.
         """
         begin, blocks = self._start + first, tables.BLOCKS.c
-        query = select(blocks.sequence, blocks.characters, blocks.content).where(
+        query = select(blocks.sequence, blocks.rows, blocks.characters, blocks.content).where(
             blocks.run_id == self._run_id, blocks.sequence < begin + count, blocks.sequence + blocks.rows > begin
         )
-        for sequence, characters, content in connection.execute(query.order_by(blocks.sequence)):
+        for sequence, rows, characters, content in connection.execute(query.order_by(blocks.sequence)):
             try:
-                lines = unpack(content, characters)
+                text = unpack(content, characters)
             except (ValueError, OSError, TypeError) as error:
                 raise self._unreadable(sequence, str(error)) from None
-            for number, line in enumerate(lines, start=sequence):
-                if begin <= number < begin + count:
-                    yield number, line
+            if sequence < begin or sequence + rows > begin + count:
+                lines = text.split(b"\n")[max(begin - sequence, 0) : begin + count - sequence]
+                text = b"\n".join(lines)
+            yield max(sequence, begin), text
 
     def _text(self, first: int, count: int) -> bytes:
         """The lines of rows; one text, as an object a row takes longer."""
@@ -126,8 +115,9 @@ class StoredRows(Sequence[tables.StoredRow]):
             found = connection.execute(query.order_by(tables.OBSERVATIONS.c.sequence))
             rows: list[tuple[int, Any]] = [(number, row) for number, row in found]
             if len(rows) < count:
-                packed = self._packed(connection, first, count)
-                rows = sorted([*rows, *((number, tables.load_json(line)) for number, line in packed)], key=_number)
+                for begin, text in self._packed(connection, first, count):
+                    rows += enumerate(map(tables.load_json, text.split(b"\n")), begin)
+                rows.sort(key=_number)
         for sequence, row in rows:
             if not isinstance(row, dict):
                 raise self._unreadable(sequence, row.why if isinstance(row, tables.Damage) else "it is not a document")

@@ -24,7 +24,7 @@ class AsStored(list[Mapping[str, Any]]):
 
     def lines(self) -> Iterator[bytes]:
         for first in range(0, len(self), 500):
-            yield "\n".join(json.dumps(row) for row in self[first : first + 500]).encode()
+            yield "\n".join(json.dumps(row, separators=(",", ":")) for row in self[first : first + 500]).encode()
 
 
 @pytest.fixture

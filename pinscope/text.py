@@ -61,6 +61,11 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
+def shortened(text: str, most: int | None) -> str:
+    """The text in so many characters, where there is a limit: what was cut off is three dots."""
+    return text if most is None or len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 def sentence(text: str) -> str:
     """``text`` as a sentence of its own: a capital first, a full stop last."""
     text = text.strip()

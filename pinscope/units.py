@@ -166,11 +166,19 @@ def format_share(value: float | None) -> str:
     return f"{value * 100:.1f} %"
 
 
-def format_change(ratio: float | None) -> str:
-    """A ratio as a change: ``0.97`` is ``-3.0 %``; ``4.4 ×`` where it is more than double or less than half."""
+def format_change(ratio: float | None, *beside: float | None) -> str:
+    """A ratio as a change: ``0.97`` is ``-3.0 %``; ``4.4 ×`` where it, or one beside it, is more than double or less
+    than half."""
     if ratio is None or not math.isfinite(ratio):
         return "n/a"
-    return f"{100 * (ratio - 1):+.1f} %" if 0.5 < ratio < 2 else format_value(ratio, "ratio")
+    is_small = all(other and 0.5 < other < 2 for other in (ratio, *beside))
+    return f"{100 * (ratio - 1):+.1f} %" if is_small else format_value(ratio, "ratio")
+
+
+def format_count(count: int, noun: str) -> str:
+    """``1 copy``, ``4,096 copies``, ``2 processes``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
 
 
 def format_bar(share: float | None, width: int) -> str:
@@ -189,7 +197,7 @@ def format_precision(spread: float | None, repeats: int | None) -> str:
     """How well a figure is known: ``± 0.4 %``; ``(3 repeats)`` where they are too few for that; else empty."""
     if spread is not None:
         return f"± {format_share(spread)}"
-    return "" if repeats is None else f"({repeats} repeat{'' if repeats == 1 else 's'})"
+    return "" if repeats is None else f"({format_count(repeats, 'repeat')})"
 
 
 def format_value(value: float | str | bool | None, unit: str) -> str:

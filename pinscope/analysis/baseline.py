@@ -116,18 +116,19 @@ def _kept(runs: Sequence[Measured]) -> KeptRuns:
 
 
 def _figures(table: CellTable, key: CellKey) -> dict[str, KeptFigure]:
-    cells, figures = [run.get(key, {}) for run in table.runs], {}
-    for name, value in table.values.items():
-        values = [cell[name][0] for cell in cells if name in cell]
-        if values:
-            middle = median(values)
-            figures[name] = KeptFigure(
-                median=_short(middle),
-                unit=value.unit,
-                spread=_short((max(values) - min(values)) / abs(middle)) if middle else 0.0,
-                runs=tuple(_kept_sample(cell.get(name)) for cell in cells),
-            )
-    return figures
+    cells = [run.get(key, {}) for run in table.runs]
+    figures = {name: kept_figure([cell.get(name) for cell in cells], of.unit) for name, of in table.values.items()}
+    return {name: figure for name, figure in figures.items() if figure}
+
+
+def kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
+    """A figure of runs; ``None`` where none has it."""
+    values = [sample[0] for sample in samples if sample]
+    if not values:
+        return None
+    middle = median(values)
+    spread = _short((max(values) - min(values)) / abs(middle)) if middle else 0.0
+    return KeptFigure(median=_short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
 
 
 def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:

@@ -251,6 +251,12 @@ def tied(ranked: Sequence[CellT], time: Callable[[CellT], Summary]) -> list[Cell
     ]
 
 
+def best_of(alike: Iterable[CellT], time: Callable[[CellT], Summary], thrift: Callable[[CellT], float]) -> list[CellT]:
+    """The fastest of these and all as good, the thriftiest first; last those that ± does not tell from it."""
+    ranked = sorted(alike, key=lambda cell: time(cell).median)
+    return sorted(tied(ranked, time), key=lambda cell: (not near(time(cell), time(ranked[0])), thrift(cell)))
+
+
 @dataclass(frozen=True)
 class Comparison(Generic[CellT]):
     """Cells of several ways over sizes; each has ``way`` and ``bytes``.
@@ -291,10 +297,8 @@ class Comparison(Generic[CellT]):
         return self.best([ways[name] for name in self.choices if name in ways])
 
     def best(self, alike: Sequence[CellT]) -> list[CellT]:
-        """The fastest of these and all as good, the thriftiest first; last those that ± does not tell from it."""
-        ranked = sorted(alike, key=lambda cell: self.time(cell).median)
-        good = tied(ranked, self.time)
-        return sorted(good, key=lambda cell: (not near(self.time(cell), self.time(ranked[0])), self.thrift(cell)))
+        """As :func:`best_of` has it."""
+        return best_of(alike, self.time, self.thrift)
 
 
 def _way(cell: Any) -> str:

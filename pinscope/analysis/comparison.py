@@ -122,7 +122,7 @@ class ComparedCell:
         """``-4.1 to -1.9 %``; empty where none is known, or it is exact."""
         if not (self.low and self.high and self.low < self.high):
             return ""
-        low, high = format_change(self.low), format_change(self.high)
+        low, high = format_change(self.low, self.high), format_change(self.high, self.low)
         return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
     @property

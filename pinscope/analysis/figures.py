@@ -21,6 +21,10 @@ from pinscope.records.run import RunFigures
 DIGITS = 6
 NODE = "buffers.node"
 """Key of a run's surroundings: whether its host buffers lay on the NUMA node of the GPU."""
+FINDING = "finding "
+"""Begins such a key, with the rule of a finding that the run has."""
+HAS = "yes"
+MOST_FINDINGS = 10
 
 
 class LabelNames(Record):
@@ -76,9 +80,9 @@ class Figure:
     is_first: bool
 
     @cached_property
-    def key(self) -> str:
-        """Tells it from all others of its experiment."""
-        return json.dumps([self.kind, list(self.labels.values()), self.name])
+    def cell(self) -> str:
+        """Tells its cell from all others of its experiment."""
+        return json.dumps([self.kind, list(self.labels.values())])
 
     @property
     def words(self) -> str:
@@ -94,7 +98,7 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
         words = [
             {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
         ]  # of each label, what it may be
-        used = [list(each) for each in words]
+        used = [list(keys) for keys in words]
         kinds.append(
             CellNames(
                 kind=table.kind,
@@ -118,11 +122,13 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
 
 
 def _facts(measured: Measured, rows: Sequence[Row]) -> dict[str, str]:
+    rules = [finding.rule for finding in measured.findings if finding.severity != "good"]
+    facts = {f"{FINDING}{rule}": HAS for rule in rules[:MOST_FINDINGS]}
     gpu = measured.run.gpu
     nodes = {node for node in Columns.of(rows).column("host_node").distinct if node is not None}
-    if gpu is None or gpu.numa_node is None or len(nodes) != 1:
-        return {}
-    return {NODE: "the GPU's" if nodes == {gpu.numa_node} else "another than the GPU's"}
+    if gpu is not None and gpu.numa_node is not None and len(nodes) == 1:
+        facts[NODE] = "the GPU's" if nodes == {gpu.numa_node} else "another than the GPU's"
+    return facts
 
 
 @lru_cache(maxsize=256)

@@ -11,19 +11,21 @@ What is usual comes from the fleet itself, as in superbenchmark, figure by figur
   host; and of the GPUs blamed at most :data:`FALSE_SHARE` are expected to be so wrongly (Benjamini & Hochberg, JRSS B
   57, 1995).
 - What differs by less than the tolerance of a check is no fault, however sure it is.
-- What explains it is a key of its environment in which it differs from most, where most that have that value are
-  outliers too: a kernel that half of the fleet has without harm explains nothing.
+- What explains it is a key of its environment in which it differs from most, or a finding of its newest run that most
+  have not, where most that have that value are outliers too: a kernel that half of the fleet has without harm explains
+  nothing.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -31,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled, Side
-from pinscope.analysis.figures import NODE, Figure, named_figures
+from pinscope.analysis.comparison import ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.figures import FINDING, NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
 FALSE_SHARE = 0.02
@@ -60,6 +62,8 @@ LIKELY = (
 """Keys that are said first, where several explain the same."""
 TITLES = {NODE: "NUMA node of the buffers", "gpu.numa_node": "NUMA node of the GPU"}
 MOST_KEYS = 3
+HAS_NOT = "no"
+"""What most have of a finding that few have."""
 NOTHING = "nothing recorded here explains it"
 Floats = NDArray[Any]
 
@@ -72,9 +76,9 @@ class FleetRun:
         run_id: the run; ``created_at``: when it began.
         machine, host: of it, as its environment says.
         gpu: its own name; empty of a run without one. ``device``: its number.
-        tags: of the run.
         layout, surroundings: names of texts: what the values are (:mod:`pinscope.analysis.figures`), and the keys of
             the environment that a machine shares with others, as JSON.
+        tags: of the run.
         values: a figure each; NaN where there is none.
     """
 
@@ -84,9 +88,9 @@ class FleetRun:
     host: str
     gpu: str
     device: int
-    tags: tuple[str, ...]
     layout: str
     surroundings: str
+    tags: tuple[str, ...]
     values: NDArray[np.float32]
 
 
@@ -192,6 +196,13 @@ class Fleet:
         """Places of the figures that stand for their cells."""
         return [place for place, figure in enumerate(self.figures) if figure.is_first]
 
+    @cached_property
+    def states(self) -> Mapping[int, str]:
+        """Places of the GPUs that are worse, or cannot be judged: ``outlier``, ``suspect`` or ``alone``."""
+        out = dict.fromkeys((outlier.place for outlier in self.outliers), "outlier")
+        once = dict.fromkeys((suspect.place for suspect in self.suspects), "suspect")
+        return {**dict.fromkeys(self.alone, "alone"), **once, **out}
+
     def spreads(self) -> list[Spread]:
         """Of the figures that stand for their cells, group by group."""
         spreads = []
@@ -234,22 +245,21 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         runs: of each GPU the newest, in any order.
         texts: what their layouts and surroundings are, by name.
     """
-    newest_first = sorted(runs, key=attrgetter("created_at"), reverse=True)
-    ordered = sorted(newest_first, key=attrgetter("host", "machine", "device", "gpu"))
+    of_gpu = attrgetter("host", "machine", "device", "gpu")
+    ordered = sorted(sorted(runs, key=attrgetter("created_at"), reverse=True), key=of_gpu)
     figures, columns = _columns({run.layout for run in ordered}, texts)
     ordered = [run for run in ordered if run.layout in columns and len(run.values) == len(columns[run.layout])]
     if not ordered:
         nothing = np.empty((0, 0), np.float32)
         return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
-    facts = {name: _facts(texts.get(name)) for name in {run.surroundings for run in ordered}}
-    places, begins = _places(ordered)
-    logs = _logs(ordered, places, figures, columns)
-    alike = [facts[ordered[begin].surroundings] for begin in begins]
+    facts = {name: json.loads(texts.get(name, "{}")) for name in {run.surroundings for run in ordered}}
+    by_gpu = [list(own) for _, own in groupby(ordered, of_gpu)]
+    logs = _logs(by_gpu, figures, columns)
+    alike = [facts[newest.surroundings] for newest, *_ in by_gpu]
     numbers, names, alone = _groups(alike)
     gpus = [
-        Gpu(first.host, first.gpu, first.device, first.tags, tuple(run.run_id for run in own), number, first_facts)
-        for own, number, first_facts in zip(_split(ordered, begins), numbers, alike, strict=True)
-        for first in own[:1]
+        Gpu(own[0].host, own[0].gpu, own[0].device, own[0].tags, tuple(run.run_id for run in own), number, known)
+        for own, number, known in zip(by_gpu, numbers, alike, strict=True)
     ]
     signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], np.float32)
     middles, steady, counts = _middles(logs, signs)
@@ -261,9 +271,9 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         worse[rows] = middles[rows] - usual
         if number not in alone:
             chances[rows] = _chances(steady[rows] - usual, spread, len(rows))
-    cells: dict[Any, list[int]] = {}
+    cells = defaultdict[str, list[int]](list)
     for place, figure in enumerate(figures):
-        cells.setdefault((figure.kind, *figure.labels.values()), []).append(place)
+        cells[figure.cell].append(place)
     blamed, suspected = _blamed(chances, counts, list(cells.values()))
     judged = Fleet(
         experiment=experiment,
@@ -279,7 +289,7 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     )
     why = _Why(gpus, set(blamed) | set(suspected))
     outliers, suspects = (
-        sorted((_outlier(judged, place, chances[place], why) for place in some), key=lambda one: -one.change)
+        sorted((_outlier(judged, place, chances[place], why) for place in some), key=lambda outlier: -outlier.change)
         for some in (blamed, suspected)
     )
     return replace(judged, outliers=outliers, suspects=suspects)
@@ -290,64 +300,31 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
 
 def _columns(layouts: set[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
     """All figures, and of each layout that can be read the place of each of its figures among them."""
-    figures, known, columns = list[Figure](), dict[str, int](), dict[str, list[int]]()
-    for layout in sorted(layouts):
-        named = named_figures(texts.get(layout, ""))
-        if named is None:
-            continue
-        for figure in named:
-            if figure.key not in known:
-                known[figure.key] = len(figures)
-                figures.append(figure)
-        columns[layout] = [known[figure.key] for figure in named]
-    return figures, columns
-
-
-def _facts(text: str | None) -> Mapping[str, str]:
-    try:
-        facts = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return {key: str(value) for key, value in facts.items()} if isinstance(facts, dict) else {}
-
-
-def _places(ordered: Sequence[FleetRun]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Of each run the place of its GPU, and its number there; and where each GPU begins."""
-    places, begins, last = list[tuple[int, int]](), list[int](), None
-    for number, run in enumerate(ordered):
-        key = (run.machine, run.host, run.gpu, run.device)
-        if key != last:
-            begins.append(number)
-            last = key
-        places.append((len(begins) - 1, number - begins[-1]))
-    return places, begins
-
-
-def _split(ordered: Sequence[FleetRun], begins: Sequence[int]) -> list[Sequence[FleetRun]]:
-    return [ordered[begin:end] for begin, end in zip(begins, [*begins[1:], len(ordered)], strict=True)]
+    named = {layout: of for layout in sorted(layouts) if (of := named_figures(texts.get(layout, "")))}
+    figures = {(figure.cell, figure.name): figure for of in named.values() for figure in of}
+    places = {key: place for place, key in enumerate(figures)}
+    columns = {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
+    return list(figures.values()), columns
 
 
 def _logs(
-    ordered: Sequence[FleetRun],
-    places: Sequence[tuple[int, int]],
-    figures: Sequence[Figure],
-    columns: Mapping[str, list[int]],
+    by_gpu: Sequence[Sequence[FleetRun]], figures: Sequence[Figure], columns: Mapping[str, list[int]]
 ) -> NDArray[np.float32]:
     """Logarithms: run, GPU, figure; NaN where there is none, or nothing above 0."""
-    most = max((number for _, number in places), default=0) + 1
-    table = np.full((most, places[-1][0] + 1 if places else 0, len(figures)), np.nan, np.float32)
-    by_layout: dict[str, list[int]] = {}
-    for place, run in enumerate(ordered):
-        by_layout.setdefault(run.layout, []).append(place)
-    for layout, some in by_layout.items():
-        values = np.full((len(some), len(figures)), np.nan, np.float32)
-        values[:, columns[layout]] = [ordered[place].values for place in some]
+    logs = np.full((max(map(len, by_gpu)), len(by_gpu), len(figures)), np.nan, np.float32)
+    of_layout = defaultdict[str, list[tuple[int, int, Floats]]](list)
+    for place, own in enumerate(by_gpu):
+        for number, run in enumerate(own):
+            of_layout[run.layout].append((number, place, run.values))
+    for layout, some in of_layout.items():
+        numbers, places, values = zip(*some, strict=True)
+        known = np.full((len(some), len(figures)), np.nan, np.float32)
+        known[:, columns[layout]] = values
         with np.errstate(all="ignore"):
-            np.log(values, out=values)
-        values[np.isinf(values)] = np.nan
-        gpus, numbers = zip(*(places[place] for place in some), strict=True)
-        table[list(numbers), list(gpus)] = values
-    return table
+            np.log(known, out=known)
+        known[np.isinf(known)] = np.nan
+        logs[list(numbers), list(places)] = known
+    return logs
 
 
 def _groups(alike: Sequence[Mapping[str, str]]) -> tuple[list[int], list[str], set[int]]:
@@ -460,35 +437,34 @@ class _Why:
     """What sets outliers apart from the others of their group."""
 
     def __init__(self, gpus: Sequence[Gpu], out: set[int]) -> None:
-        self._all: dict[int, Counter[tuple[str, str]]] = {}
-        self._out: dict[int, Counter[tuple[str, str]]] = {}
+        self._all, self._out = defaultdict[int, Counter[tuple[str, str]]](Counter), Counter[tuple[int, str, str]]()
         shared = Counter((gpu.group, id(gpu.facts)) for gpu in gpus)
         facts = {id(gpu.facts): gpu.facts for gpu in gpus}
         for (group, name), count in shared.items():
-            known = self._all.setdefault(group, Counter())
             for item in facts[name].items():
-                known[item] += count
+                self._all[group][item] += count
         for place in out:
-            self._out.setdefault(gpus[place].group, Counter()).update(gpus[place].facts.items())
-        self._usual: dict[int, dict[str, str]] = {}
+            self._out.update((gpus[place].group, *item) for item in gpus[place].facts.items())
+        sizes = Counter(gpu.group for gpu in gpus)
+        self._usual = defaultdict[int, dict[str, str]](dict)
         for group, counted in self._all.items():
-            usual = self._usual.setdefault(group, {})
-            for (key, value), _ in counted.most_common():
-                usual.setdefault(key, value)
+            for (key, value), count in counted.most_common():
+                is_rare = key.startswith(FINDING) and 2 * count <= sizes[group]
+                self._usual[group].setdefault(key, HAS_NOT if is_rare else value)
 
     def of(self, gpu: Gpu) -> list[tuple[str, str, str]]:
         """Keys that explain it: key, what it has, what most have."""
-        usual, counted, out = self._usual[gpu.group], self._all[gpu.group], self._out[gpu.group]
+        usual, counted = self._usual[gpu.group], self._all[gpu.group]
         keys = [
             (key, value, usual[key])
             for key, value in gpu.facts.items()
-            if value != usual[key] and out[key, value] >= EXPLAINS * counted[key, value]
+            if value != usual[key] and self._out[gpu.group, key, value] >= EXPLAINS * counted[key, value]
         ]
         likely = {key: place for place, key in enumerate(LIKELY)}
-        keys.sort(key=lambda item: (likely.get(item[0], len(LIKELY)), item[0]))
+        rank = {key: likely.get(key, len(likely) + (not key.startswith(FINDING))) for key, *_ in keys}
         # What is like nobody else's, as an amount of memory, says nothing beside a key that is known to matter.
-        known = [item for item in keys if item[0] in likely]
-        return (known or keys)[:MOST_KEYS]
+        known = [item for item in keys if rank[item[0]] <= len(likely)]
+        return sorted(known or keys, key=lambda item: (rank[item[0]], item[0]))[:MOST_KEYS]
 
 
 def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
@@ -511,18 +487,14 @@ def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
 def _what(fleet: Fleet, place: int, out: set[int]) -> str:
     """What is worse, as a comparison names it: of the figures that stand for their cells, or of that which most often
     is."""
-    names = Counter(fleet.figures[at].name for at in out)
-    name = max(names, key=lambda name: names[name])
-    firsts = [at for at in fleet.firsts if at in out]
-    shown = (
-        fleet.firsts
-        if len(firsts) >= LEAST_CELLS
-        else [at for at, figure in enumerate(fleet.figures) if figure.name == name]
-    )
-    cells = [_compared(fleet, place, at, at in out) for at in shown if np.isfinite(fleet.worse[place, at])]
+    said, title = fleet.firsts, ""
+    if len(out.intersection(said)) < LEAST_CELLS:
+        ((name, _),) = Counter(fleet.figures[at].name for at in sorted(out)).most_common(1)
+        said = [at for at, figure in enumerate(fleet.figures) if figure.name == name]
+        title = f"{fleet.figures[said[0]].value.title}: "
+    cells = [_compared(fleet, place, at, at in out) for at in said if np.isfinite(fleet.worse[place, at])]
     side, machines = Side(fleet.gpus[place].words, ()), MachineKeys((), {}, ())
     groups = Comparison(fleet.experiment, side, side, machines, {}, cells, (), (), ()).groups
-    title = "" if shown is fleet.firsts else f"{fleet.figures[shown[0]].value.title}: "
     return f"{title}{groups[0].words}" if groups else fleet.figures[min(out)].words
 
 
@@ -531,11 +503,8 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    verdict: CellVerdict = "worse" if is_out else "same"
-    return ComparedCell(
-        figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value, True, usual, runs, ratio,
-        None, None, verdict,
-    )  # fmt: skip
+    of = (figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value)
+    return ComparedCell(*of, True, usual, runs, ratio, None, None, "worse" if is_out else "same")
 
 
 def outlier_line(fleet: Fleet, outlier: Outlier) -> str:

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from pinscope.analysis.statistics import Summary, together
-from pinscope.records.run import MOST_OFF, VARIES, Finding, LabKind, Quantity, Severity, finding
-from pinscope.units import format_about, format_bandwidth, format_bytes, format_precision, format_seconds, format_share
+from pinscope.analysis.statistics import Summary, ratio, together
+from pinscope.records.run import (
+    MOST_OFF,
+    VARIES,
+    Finding,
+    LabKind,
+    Quantity,
+    Severity,
+    costing,
+    critical,
+    finding,
+    quantity,
+)
+from pinscope.units import (
+    format_about,
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_precision,
+    format_seconds,
+    format_share,
+)
 
 ROUGH = 0.05
 """A figure that is known to no better than ± this is said to be about so much."""
@@ -38,12 +57,49 @@ def dearest_first(costed_findings: Iterable[Costed]) -> tuple[Finding, ...]:
     return tuple(finding for _, finding in ordered)
 
 
+@dataclass(frozen=True)
+class Wrong:
+    """Content that a run compared after its copies: where some did not arrive, no figure of the run is worth anything.
+
+    Attributes:
+        rule: of the finding that says so.
+        what: a sentence without its end, such as ``Data arrived wrong``.
+        unit: what is counted.
+        cases: each that was compared, and how much of it did not arrive.
+    """
+
+    rule: str
+    what: str
+    unit: str
+    cases: Sequence[tuple[str, int | None]]
+
+    @property
+    def verdict(self) -> str | None:
+        """``None`` where all arrived."""
+        return f"{self.what}: do not trust any figure of this run." if any(self.findings()) else None
+
+    def findings(self) -> Iterator[Costed]:
+        """One, or none."""
+        if wrong := [(case, count) for case, count in self.cases if count]:
+            total = quantity(f"Wrong {self.unit}", sum(count for _, count in wrong), "count")
+            detail = f"The first of {len(wrong)} cases: {wrong[0][0]}."
+            advice = (
+                "Do not trust this machine's copies. Run it again; if it repeats, check ECC counters (nvidia-smi -q -d "
+                "ECC), the kernel log and the link's replay counter."
+            )
+            yield 1.0, critical(self.rule, total, title=self.what, detail=detail, advice=advice)
+
+
+NOTHING_WRONG = Wrong("", "", "", ())
+"""Of an experiment that compares no content."""
+
+
 def on_lab(lab: LabKind, sentence: str) -> str:
     """A sentence that says so where it is about the host model, and not about a GPU."""
     if lab != "host":
         return sentence
     first, rest = sentence[:1], sentence[1:]
-    return HOST_MODEL + (first if rest[:1].isupper() else first.lower()) + rest
+    return HOST_MODEL + (first.lower() if rest[:1].islower() else first) + rest
 
 
 def about(uncertainty: float) -> str:
@@ -116,7 +172,8 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "share": format_share,
     "and": joined,
     "times": lambda times: f"{times:.{1 if times >= MANY else 2}f} times",
-    "threads": lambda count: f"{count} thread{'' if count == 1 else 's'}",
+    "threads": lambda count: format_count(count, "thread"),
+    "repeats": lambda count: format_count(count, "repeat"),
 }
 """What may stand behind the colon of a value: ``{size:bytes}``; else Python's own forms."""
 _CLAUSE = re.compile(r"\[([^\[\]]*)\]")
@@ -177,7 +234,8 @@ def say(
     key: str,
     *evidence: Quantity,
     cost: float = 1.0,
-    severity: Severity | None = None,
+    durations: tuple[Summary, Summary] | None = None,
+    severity: Severity | Literal["by cost"] | None = None,
     code: str | None = None,
     **values: Any,
 ) -> Costed:
@@ -188,10 +246,15 @@ def say(
         key: ``rule`` or ``rule/variant``.
         evidence: its numbers; the same one is shown once.
         cost: how many times as long, or as much, something takes for whom ignores it; ``{cost}`` in the text.
+        durations: two times, the longer first: it makes the cost, and ``{longer}`` in the text.
         severity: where the text does not say it.
         code: to paste.
         values: for the places in the text.
     """
+    if durations:
+        cost = ratio(*durations)
+        values = {"longer": times(cost, *durations), **values}
+    severity = costing(cost) if severity == "by cost" else severity
     text, given = texts[key], {"cost": cost, **values}
     parts = {part: fill(getattr(text, part), given) for part in ("title", "detail", "advice")}
     rule = key.partition("/")[0]

@@ -187,7 +187,8 @@ def verdict(trend: Trend) -> str:
     if trend.steps:
         return f"{name}: {step_words(trend.steps[-1], trend.figure.unit)}."
     if count < LEAST_RUNS:
-        return f"{name}: no step can be told from chance in fewer than {LEAST_RUNS} runs; there are {count}."
+        there = "is 1" if count == 1 else f"are {count}"
+        return f"{name}: no step can be told from chance in fewer than {LEAST_RUNS} runs; there {there}."
     values = [point.value for point in trend.points]
     middle = median(values)
     far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""

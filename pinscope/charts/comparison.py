@@ -50,7 +50,7 @@ def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
             }
         is_bytes = cells[0].marks[axis].unit == "bytes"
         horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
-        alt = f"{what} of both sides; of the largest in the first panel"
+        alt = f"{what} of both sides; of the largest"
         return curves("both", "Both sides", words, panes, scale_of(what, unit), horizontal, alt, pixels=200)
     times = {cell.words or "all": (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
     parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -24,14 +25,13 @@ MOST_SPREADS = 3
 
 def draw(fleet: Fleet, label: str | None) -> list[Chart]:
     """The map where there is a label, then the figures in which most GPUs are out."""
-    charts = [chart for chart in [label_map(fleet, label)] if chart] if label else []
-    return [*charts, *(spread(fleet, at) for at in figures_to_draw(fleet)[:MOST_SPREADS])]
+    by_label = label_map(fleet, label) if label else None
+    return [*([by_label] if by_label else ()), *(spread(fleet, at) for at in figures_to_draw(fleet)[:MOST_SPREADS])]
 
 
 def figures_to_draw(fleet: Fleet) -> list[int]:
     """Places of the figures that stand for cells: those in which most are out first."""
-    out = [at for outlier in fleet.outliers for at in outlier.figures]
-    counts = {at: out.count(at) for at in fleet.firsts}
+    counts = Counter(at for outlier in fleet.outliers for at in outlier.figures)
     return sorted(fleet.firsts, key=lambda at: -counts[at])
 
 
@@ -42,26 +42,28 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         return None
     with np.errstate(all="ignore"):
         changes = np.expm1(worse)
-    rows, columns = ({name: place for place, name in enumerate(some)} for some in (names, fleet.firsts))
+    rows = {name: row for row, name in enumerate(names)}
     for outlier in fleet.outliers:
-        row = rows.get(fleet.gpus[outlier.place].label(label) or "")
-        for at in outlier.figures if row is not None else ():
-            if at in columns:
-                changes[row, columns[at]] = np.fmax(changes[row, columns[at]], np.expm1(fleet.worse[outlier.place, at]))
+        if (row := rows.get(fleet.gpus[outlier.place].label(label) or "")) is not None:
+            own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
+            changes[row] = np.fmax(changes[row], np.expm1(own))
     worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
-    shown = sorted(sorted(range(len(names)), key=lambda place: -worst[place])[:MOST_LABELS])
-    figures = [fleet.figures[at] for at in fleet.firsts]
-    figure = panels([""], [120 + 16 * len(shown)])
-    texts = [
-        [f"{label} {names[place]}: {figure.words} {_change(changes[place, at])}" for at, figure in enumerate(figures)]
-        for place in shown
-    ]
+    worst_first = np.argsort(-worst, kind="stable")
+    drawn = sorted(worst_first[:MOST_LABELS])
+    words = [fleet.figures[at].words for at in fleet.firsts]
+    figure = panels([""], [120 + 16 * len(drawn)])
     figure.add_trace(
         go.Heatmap(
-            x=[figure.words for figure in figures],
-            y=[names[place] for place in shown],
-            z=changes[shown],
-            customdata=np.array(texts),
+            x=words,
+            y=[names[row] for row in drawn],
+            z=changes[drawn],
+            customdata=[
+                [
+                    f"{label} {names[row]}: {of} {_change(change)}"
+                    for of, change in zip(words, changes[row], strict=True)
+                ]
+                for row in drawn
+            ],
             zmin=-FULL,
             zmax=FULL,
             zmid=0.0,
@@ -71,18 +73,17 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         )
     )
     figure.update_xaxes(
-        showticklabels=len(figures) <= MOST_TICKS, showgrid=False, ticks="", title_text="Figures, one a cell"
+        showticklabels=len(words) <= MOST_TICKS, showgrid=False, ticks="", title_text="Figures, one a cell"
     )
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False, title_text=label)
-    some = sorted(shown, key=lambda place: -worst[place])[:3]
-    left = f" The {len(shown)} of {len(names)} that are worst." if len(shown) < len(names) else ""
+    left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(
         "labels",
         f"By {label}",
         f"The median of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
         f"{FULL:.0%} on.{left}",
         figure,
-        alt_text(f"Worst by {label}", [(names[place], _change(worst[place])) for place in some]),
+        alt_text(f"Worst by {label}", [(names[row], _change(worst[row])) for row in worst_first[:3]]),
     )
 
 
@@ -92,10 +93,10 @@ def _change(change: float) -> str:
 
 def spread(fleet: Fleet, at: int) -> Chart:
     """How many GPUs have which value of a figure, and who is out."""
-    shown, values = fleet.figures[at], fleet.values[:, at]
+    drawn, values = fleet.figures[at], fleet.values[:, at]
     known = values[np.isfinite(values)].astype(float)
     counts, edges = np.histogram(known, BINS)
-    unit = shown.value.unit
+    unit = drawn.value.unit
     figure = panels([""], [320])
     hover = [f"{format_value(low, unit)} to {format_value(high, unit)}" for low, high in pairwise(edges)]
     figure.add_trace(
@@ -109,14 +110,14 @@ def spread(fleet: Fleet, at: int) -> Chart:
             hovertemplate="%{customdata}: %{y} GPUs<extra></extra>",
         )
     )
-    out = [one for one in fleet.outliers if at in one.figures]
+    out = [(fleet.gpus[of.place].words, float(values[of.place])) for of in fleet.outliers if at in of.figures]
     figure.add_trace(
         go.Scatter(
-            x=[float(values[one.place]) for one in out],
+            x=[value for _, value in out],
             y=[1] * len(out),
             mode="markers",
             name="worse than others like them",
-            text=[fleet.gpus[one.place].words for one in out],
+            text=[name for name, _ in out],
             marker={"color": COLOURS["corrupted"], "symbol": "triangle-down", "size": 11},
             hovertemplate="%{text}<extra></extra>",
         )
@@ -124,11 +125,11 @@ def spread(fleet: Fleet, at: int) -> Chart:
     ticks = np.linspace(edges[0], edges[-1], 5)
     figure.update_xaxes(tickmode="array", tickvals=ticks, ticktext=[format_value(float(tick), unit) for tick in ticks])
     figure.update_yaxes(type="log", title_text="GPUs (log scale)")
-    listed = [(fleet.gpus[one.place].words, format_value(float(values[one.place]), unit)) for one in out[:5]]
+    listed = [(name, format_value(value, unit)) for name, value in out[:5]]
     return Chart(
         f"spread-{at}",
-        shown.words,
+        drawn.words,
         f"Median {format_value(float(np.median(known)), unit)} of {len(known):,} GPUs.",
         figure,
-        alt_text(f"{shown.words} over {len(known):,} GPUs; worse", listed),
+        alt_text(f"{drawn.words} over {len(known):,} GPUs; worse", listed),
     )

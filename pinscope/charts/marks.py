@@ -329,6 +329,8 @@ LEAST_SHARE = 0.5
 """And below: the colour of the worst."""
 MOST_SQUARES = 60
 """Squares whose words the alt text says, for those who do not see a matrix."""
+MOST_WIDE = 4
+"""With more columns a phone has room for a few letters in each."""
 _WORST, _BEST = "stall", "copy"
 _SQUARE_PIXELS, _AROUND_SQUARES = 52, 24
 
@@ -341,40 +343,42 @@ class Square:
         share: of the best, 0 to 1.
         text: written in it; ``<br>`` breaks the line.
         hover: what a reader sees who points at it.
+        short: written in its place where there are more than :data:`MOST_WIDE` columns.
     """
 
     share: float
     text: str
     hover: str
+    short: str = ""
 
 
 def matrix(
     key: str,
     title: str,
     caption: str,
-    panes: Mapping[str, Mapping[tuple[str, str], Square]],
-    columns: Sequence[str],
-    rows: Sequence[str],
+    panes: Mapping[str, Mapping[tuple[int, int], Square]],
+    gpus: Sequence[int],
     axes: tuple[str, str],
     alt: str,
 ) -> Chart:
-    """Names by names, one matrix below the other.
+    """GPUs by GPUs, one matrix below the other.
 
     Args:
         key, title, caption: of the chart.
         panes: title of a matrix → (row, column) → its cell; one that is left out stays empty.
-        columns, rows: names, the first row on top.
+        gpus: in their order, the first row on top.
         axes: titles of the x and the y axis.
         alt: what is drawn, for those who do not see it; the cells' words follow.
     """
+    columns, rows = list(map(str, gpus)), [f"GPU {gpu}" for gpu in gpus]
     figure = panels(list(panes), [_AROUND_SQUARES + _SQUARE_PIXELS * len(rows)] * len(panes))
     words = list(figure.layout.annotations)
     for number, cells in enumerate(panes.values(), start=1):
-        grid = [[cells.get((row, column)) for column in columns] for row in rows]
+        grid = [[cells.get((row, column)) for column in gpus] for row in gpus]
         figure.add_trace(
             go.Heatmap(
-                x=list(columns),
-                y=list(rows),
+                x=columns,
+                y=rows,
                 z=[[cell.share if cell else None for cell in line] for line in grid],
                 customdata=[[cell.hover if cell else "" for cell in line] for line in grid],
                 zmin=LEAST_SHARE,
@@ -392,9 +396,9 @@ def matrix(
         axis = "" if number == 1 else number
         words += [
             go.layout.Annotation(
-                x=column,
-                y=row,
-                text=cell.text,
+                x=str(column),
+                y=f"GPU {row}",
+                text=cell.short if len(gpus) > MOST_WIDE else cell.text,
                 xref=f"x{axis}",
                 yref=f"y{axis}",
                 showarrow=False,
@@ -404,7 +408,7 @@ def matrix(
         ]
         category_rows(figure, number, rows)
     figure.update_yaxes(title_text=axes[1])
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(columns), showgrid=False)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=columns, showgrid=False)
     figure.update_xaxes(title_text=axes[0], row=len(panes), col=1)
     figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it
     hovers = list(dict.fromkeys(square.hover for cells in panes.values() for square in cells.values()))

@@ -164,8 +164,7 @@ def curves(
         alt: what is drawn, for those who do not see it.
         limit: dotted in each panel: what the link can carry, in SI units; or that by the panel's title.
         pixels: height of a panel.
-        ends: what follows ``alt``: names with what they come to; by default the last point of each curve of the first
-            pane.
+        ends: what follows ``alt``: names with what they come to; by default the last point of each curve.
         ends_named: write names and values at the right ends of the curves.
     """
     names = {name for pane in panes.values() for name in pane}
@@ -195,7 +194,12 @@ def curves(
                 figure, row, [_end(name, curve.spots, scale) for name, curve in pane.items() if not curve.rule]
             )
     if ends is None:
-        ends = [(name, scales[0].text(curve.spots[-1].y)) for name, curve in drawn[0].items() if not curve.rule]
+        ends = [
+            (f"{pane_title}, {name}" if len(panes) > 1 else name, scale.text(curve.spots[-1].y))
+            for pane_title, pane, scale in zip(panes, drawn, scales, strict=True)
+            for name, curve in pane.items()
+            if not curve.rule
+        ]
     return marks.Chart(key, title, caption, figure, marks.alt_text(alt, ends))
 
 

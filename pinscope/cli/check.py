@@ -141,11 +141,10 @@ def _needed(kept: KeptRuns) -> str:
         return ""
     now = CHECK_RUNS * (1 + AGAIN)
     least = change_words(least_change(spread, before, now))
-    gates = ((f"{gate:.0%}", runs_needed(spread, gate)) for gate in GATES)
-    needed = ", ".join(f"{gate} {count if count else 'more than make sense'}" for gate, count in gates)
+    needed = ", ".join(f"{runs_needed(spread, gate) or 'over 1,000'} for {change_words(gate)}" for gate in GATES)
     return (
         f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} show "
-        f"a change of {least}; runs a side for a gate of {needed}"
+        f"a change of {least}; runs a side that a gate needs: {needed}"
     )
 
 
@@ -231,13 +230,10 @@ def _print(checked: Sequence[Checked]) -> None:
             count = len(result.regressions)
             print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
         else:
-            said = [f"no regression in {cells}{once}.", verdict_of(result.comparison)]
-            if result.telling < len(result.cells):
-                limit = change_words(result.tolerance)
-                said.append(
-                    f"{limit} more would show in {result.telling} of {len(result.cells)}: take more runs (--count)."
-                )
-            print_prose(f"{experiment}: {' '.join(said)}")
+            telling, limit = result.telling, change_words(result.tolerance)
+            few = f"; {limit} more would show in {telling or 'none'} of them: take more runs (--count)"
+            told = f"no regression in {cells}{once}{few if telling < len(result.cells) else ''}."
+            print_prose(f"{experiment}: {told} {verdict_of(result.comparison)}")
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:

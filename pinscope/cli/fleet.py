@@ -15,7 +15,7 @@ import typer
 from pinscope.cli.fleet_view import baseline, outliers, show
 from pinscope.cli.main import AsJson, duration, option
 from pinscope.cli.outcome import progress_shown
-from pinscope.cli.run import experiment_names, parse_settings
+from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, StoreFailed
 from pinscope.records.run import LabKind, Run
@@ -98,12 +98,8 @@ def run(
         Path | None, option("FILE", "Tags by host: a CSV file with the column host, and one a label, such as rack.")
     ] = None,
     lab: Annotated[LabKind, option("cuda|host", "On GPUs (cuda), or on the host model.")] = "cuda",
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer sizes and repeats: seconds instead of minutes.")
-    ] = False,
-    settings: Annotated[
-        list[str] | None, option("KEY=VALUE", "Change a parameter of the experiments; may be repeated.", "--set")
-    ] = None,
+    quick: Quick = False,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> int:
     """Run experiments on every GPU of many hosts, and store what comes. Ctrl-C ends all of it."""

@@ -23,14 +23,14 @@ from pinscope.report.fleet import (
     fleet_baseline,
     fleet_document,
     gpu_table,
-    kinds,
     outlier_table,
     read_fleet,
+    render,
     spread_table,
     verdict,
-    write_fleet,
 )
-from pinscope.store.new_file import check_new
+from pinscope.store.figures import experiments_with_figures
+from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
 from pinscope.units import format_bytes
 
@@ -72,8 +72,10 @@ def show(
     fleets = _fleets(experiments, lab, runs, since)
     if output is not None:
         if len(fleets) > 1:
-            raise BadInput(f"a report is of one experiment; there are {', '.join(one.experiment for one in fleets)}")
-        write_fleet(output, fleets[0], label)
+            raise BadInput(
+                f"a report is of one experiment; there are {', '.join(fleet.experiment for fleet in fleets)}"
+            )
+        write_new(output, [render(fleets[0], output.suffix.lower(), label)])
         print_line(f"Wrote {output} ({format_bytes(output.stat().st_size)}).")
     elif as_json:
         print_json([fleet_document(fleet) for fleet in fleets])
@@ -149,12 +151,12 @@ def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str |
     for name in experiments or ():
         find(name)
     with Store() as store:
-        names = experiments or [name for name, of, _ in kinds(store) if of == lab]
+        names = experiments or [name for name, of, _ in experiments_with_figures(store) if of == lab]
         if not names:
             raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; name an experiment, or import runs")
-        return [read_fleet(store, name, lab, runs, begin, _told) for name in names]
+        return [read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
 
 
-def _told(done: int, of: int) -> None:
+def _show_old(done: int, of: int) -> None:
     if done % 100 == 0:
         complain(f"reading runs that an older PinScope stored: {done:,} of {of:,}")

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import os
-import queue
-import re
 import select
-import shutil
-import signal
 import sys
-import termios
 import textwrap
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
-from types import FrameType
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 
@@ -30,6 +23,7 @@ from pinscope.cli.live_view import (
     Line,
     View,
     event_text,
+    fact_lines,
     finding_text,
     frame,
     press,
@@ -38,14 +32,14 @@ from pinscope.cli.live_view import (
 )
 from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids, option
 from pinscope.cli.outcome import print_findings
-from pinscope.errors import BadInput
+from pinscope.errors import BadInput, NotPossible
 from pinscope.live.findings import snapshot_findings, who
 from pinscope.live.sampler import History, Sampler
 from pinscope.live.series import growing
 from pinscope.live.source import LiveSource, open_source
 from pinscope.records.snapshot import Snapshot
-from pinscope.records.timeline import Event, Sample
-from pinscope.report.facts import Fact, by_severity
+from pinscope.records.timeline import Event
+from pinscope.report.facts import by_severity
 from pinscope.report.snapshot_facts import holder_facts
 from pinscope.report.write import snapshot_document
 from pinscope.text import one_line, visible
@@ -90,8 +84,6 @@ def _print_json_line(view: View) -> None:
 
 GROWTH_SAMPLES = 300
 """Over so many samples a holder must grow, and give nothing back, to be marked."""
-WAITING_SNAPSHOTS = 16
-"""Beyond these the sampler waits for the reader of our output."""
 
 
 def live(
@@ -155,7 +147,7 @@ def _show_once(source: LiveSource, stop: terminal.Stop, as_json: bool, pids: Col
 
 def _follow(source: LiveSource, stop: terminal.Stop, as_json: bool, pids: Collection[int], seconds: float) -> None:
     with Sampler(source.take, interval_seconds=seconds) as sampler:
-        if not as_json and terminal.is_steerable():
+        if not as_json and terminal.is_steerable() and sys.stdin.isatty():
             screen = LiveScreen(sampler, lambda seen, history: _view(seen, pids, history, history.events))
             screen.run(stop)
             if screen.view is not None:  # the last one is left behind, whole
@@ -177,38 +169,20 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
     )
 
 
-class _Feed:
-    """Hands each snapshot from the sampler's thread to the one that prints; waits where that one is slow."""
-
-    def __init__(self) -> None:
-        self.waiting: queue.Queue[tuple[Snapshot, tuple[Event, ...]]] = queue.Queue(WAITING_SNAPSHOTS)
-        self.closed = False
-
-    def offer(self, seen: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
-        del sample
-        while not self.closed:
-            with suppress(queue.Full):
-                self.waiting.put((seen, events), timeout=terminal.LOOK_SECONDS)
-                return
-
-
 def _stream(sampler: Sampler, stop: terminal.Stop, as_json: bool, pids: Collection[int]) -> None:
-    """Every snapshot, one after the other, until somebody stops it or nobody reads any more."""
-    feed, show, reported = _Feed(), _print_json_line if as_json else _print_table, False
-    sampler.subscribe(feed.offer)
-    try:
-        while not stop.asked and not _reader_is_gone():
-            history = sampler.history()
-            if history.trouble is not None and not reported:
-                terminal.complain(history.trouble)
-            reported = history.trouble is not None
-            with suppress(queue.Empty):
-                seen, events = feed.waiting.get(timeout=terminal.LOOK_SECONDS)
-                show(_view(seen, pids, history, events))
-                sys.stdout.flush()
-    finally:
-        feed.closed = True
-        sampler.unsubscribe(feed.offer)
+    """One snapshot after the other, until somebody stops it or nobody reads any more."""
+    show, reported, shown = _print_json_line if as_json else _print_table, False, None
+    while not stop.asked and not _reader_is_gone():
+        history = sampler.history()
+        if history.trouble is not None and not reported:
+            terminal.complain(history.trouble)
+        reported = history.trouble is not None
+        if (seen := history.latest) is not None and seen is not shown:
+            events = [event for event in history.events if shown is None or event.at > shown.taken_at]
+            show(_view(seen, pids, history, events))
+            sys.stdout.flush()
+            shown = seen
+        time.sleep(min(terminal.LOOK_SECONDS, history.interval_seconds / 4))
 
 
 def _reader_is_gone() -> bool:
@@ -274,177 +248,103 @@ def _serve(sampler: Sampler, stop: terminal.Stop) -> None:
         time.sleep(terminal.LOOK_SECONDS)
 
 
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
-"""The other screen, without a cursor; a line that is too long is cut."""
-_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-_REST_SECONDS = 0.05
+_ESCAPE_MILLISECONDS = 50
 """So soon the rest of a key's sequence comes; a lone Esc is the key itself."""
-_SEQUENCE = re.compile(r"\x1b[\[O][0-9;?]*[ -/]*[@-~]|\x1b.|.", re.S)
-_UNFINISHED = re.compile(r"\x1b(?:[\[O][0-9;?]*)?\Z")
-_NAMES = {
-    "\x1b": "escape",
-    "\r": "enter",
-    "\n": "enter",
+_KEY_NAMES: Mapping[str, str] = {
+    "KEY_UP": "up",
+    "KEY_DOWN": "down",
+    "KEY_LEFT": "left",
+    "KEY_HOME": "home",
+    "KEY_END": "end",
+    "KEY_PPAGE": "page up",
+    "KEY_NPAGE": "page down",
+    "KEY_BACKSPACE": "backspace",
     "\x7f": "backspace",
     "\b": "backspace",
-    "[A": "up",
-    "[B": "down",
-    "[D": "left",
-    "[H": "home",
-    "[1~": "home",
-    "[F": "end",
-    "[4~": "end",
-    "[5~": "page up",
-    "[6~": "page down",
+    "KEY_ENTER": "enter",
+    "\r": "enter",
+    "\n": "enter",
+    "\x1b": "escape",
 }
-"""What a key sends → its name. Of xterm's control sequences what follows Esc, with [ where it may be O as well."""
-
-
-def key_names(text: str) -> list[str]:
-    """The keys that were pressed: a name such as ``up`` or ``enter``, or the sign itself. Unknown keys are left out."""
-    pressed = []
-    for part in _SEQUENCE.findall(text):
-        name = _NAMES.get(part[1:].replace("O", "[") if len(part) > 1 else part)
-        if name is not None:
-            pressed.append(name)
-        elif len(part) == 1 and part.isprintable():
-            pressed.append(part)
-    return pressed
+"""What curses calls a key, or the sign that it sends → its name."""
+_COLOURS = ("red", "green", "yellow", "cyan")
+_OTHER_TERMINAL = "xterm-256color"
+"""What a terminal is taken for that this host does not know, as a new one at the other end of ssh may be."""
 
 
 class Screen:
-    """While it is entered, stdout is one screen and, if stdin is a terminal as well, keys are read without Enter.
+    """While it is entered, the terminal is one screen, and keys are read without Enter. Ctrl-Z gives the terminal back
+    until the program goes on.
 
-    Ctrl-Z gives the terminal back until the program goes on.
-
-    Attributes:
-        has_keys: the keyboard can be read.
+    Raises:
+        NotPossible: this host knows no terminals.
     """
 
-    def __init__(self) -> None:
-        self.has_keys = sys.stdin is not None and sys.stdin.isatty()
-        self._keyboard = sys.stdin.fileno() if self.has_keys else -1
-        self._modes: list[Any] = []
-        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        self._drawn: list[str] = []
-        self._size = os.terminal_size((0, 0))
-        self._stops = self._goes_on = False
-        self._before: dict[int, Any] = {}
-
     def __enter__(self) -> Self:
-        for number in (signal.SIGTSTP, signal.SIGCONT):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._handle)
         try:
-            self._take()
-        except BaseException:
-            self.__exit__()
-            raise
+            import curses
+        except ImportError as error:
+            raise NotPossible(f"this Python has no curses ({error}); pinscope live --once needs none") from None
+        self._curses = curses
+        try:
+            self._window = curses.initscr()
+        except curses.error:
+            os.environ["TERM"] = _OTHER_TERMINAL
+            try:
+                self._window = curses.initscr()
+            except curses.error:
+                advice = "install ncurses-base, or use pinscope live --once"
+                raise NotPossible(f"this host has no descriptions of terminals; {advice}") from None
+        self._styles = {"bold": curses.A_BOLD, "dim": curses.A_DIM, "reverse": curses.A_REVERSE}
+        curses.noecho()
+        curses.cbreak()
+        curses.set_escdelay(_ESCAPE_MILLISECONDS)
+        self._window.keypad(True)
+        with suppress(curses.error):  # a terminal may lack both
+            curses.curs_set(0)
+        with suppress(curses.error):
+            self._add_colours()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        with suppress(self._curses.error):  # the terminal is gone
+            self._curses.endwin()
+
+    def _add_colours(self) -> None:
+        """NO_COLOR (no-color.org) leaves bold print."""
+        if not os.environ.get("NO_COLOR"):
+            self._curses.start_color()
+            self._curses.use_default_colors()
+            for number, colour in enumerate(_COLOURS, 1):
+                self._curses.init_pair(number, getattr(self._curses, f"COLOR_{colour.upper()}"), -1)
+                self._styles[colour] = self._curses.color_pair(number)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines, as the window is now."""
+        lines, columns = self._window.getmaxyx()
+        return columns, lines
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        """Show these lines from the top."""
+        columns, most = self.size
+        self._window.erase()
+        for row, line in enumerate(lines[:most]):
+            style = sum(self._styles.get(word, 0) for word in line.style.split())
+            self._window.insnstr(row, 0, visible(line.text), columns, style)
+        self._window.refresh()
+
+    def key(self, seconds: float) -> str:
+        """The key that was pressed: a name such as ``up`` or ``enter``, or the sign itself; empty if none was for so
+        long, or one that has no meaning here."""
+        self._window.timeout(round(seconds * 1000))
         try:
-            self._give_back()
-        finally:
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
-
-    @property
-    def size(self) -> os.terminal_size:
-        """Columns and lines, as the window is now; COLUMNS and LINES of a shell would not change with it."""
-        with suppress(OSError, ValueError):
-            size = os.get_terminal_size(sys.stdout.fileno())
-            if size.columns > 0 and size.lines > 0:
-                return size
-        return shutil.get_terminal_size()
-
-    @property
-    def is_blank(self) -> bool:
-        """Nothing is drawn, as after the program was suspended."""
-        return not self._drawn
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show these lines from the top; only what changed is written."""
-        lines, size = list(lines[: self.size.lines]), self.size
-        text = ""
-        if size != self._size:
-            text, self._drawn, self._size = "\x1b[2J", [], size
-        for place in range(max(len(lines), len(self._drawn))):
-            line = lines[place] if place < len(lines) else ""
-            if place >= len(self._drawn) or self._drawn[place] != line:
-                text += f"\x1b[{place + 1};1H\x1b[2K{line}"
-        self._drawn = lines
-        if text:
-            _write(text)
-
-    def keys(self, seconds: float) -> list[str]:
-        """The keys pressed, as soon as there are any; none after ``seconds``, or once a suspended program goes on.
-
-        Raises:
-            OSError: the terminal is gone.
-        """
-        if self._stops:
-            self._suspend()
-        if self._goes_on:
-            self._goes_on = False
-            self._take()
-            return []
-        if not self.has_keys:
-            time.sleep(seconds)
-            return []
-        text = self._read(seconds)
-        while text and _UNFINISHED.search(text) and (rest := self._read(_REST_SECONDS)):
-            text += rest
-        return key_names(text)
-
-    def _read(self, seconds: float) -> str:
-        if not select.select([self._keyboard], [], [], seconds)[0]:
+            pressed = self._window.get_wch()
+        except self._curses.error:
             return ""
-        content = os.read(self._keyboard, 1024)
-        if not content:  # the end of the file, as a terminal that hung up has it
-            self.has_keys = False
-        return self._decoder.decode(content)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Only a note: a handler may run in the middle of a line."""
-        del frame
-        if number == signal.SIGTSTP:
-            self._stops = True
-        else:
-            self._goes_on = True
-
-    def _suspend(self) -> None:
-        self._stops = False
-        self._give_back()
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)  # returns once the program goes on
-        signal.signal(signal.SIGTSTP, self._handle)
-        self._goes_on = True
-
-    def _take(self) -> None:
-        self._drawn, self._size = [], os.terminal_size((0, 0))
-        if self.has_keys:
-            modes = termios.tcgetattr(self._keyboard)
-            self._modes = self._modes or modes
-            changed = list(modes)
-            changed[3] &= ~(termios.ICANON | termios.ECHO)
-            changed[6] = [*changed[6]]
-            changed[6][termios.VMIN], changed[6][termios.VTIME] = 1, 0
-            termios.tcsetattr(self._keyboard, termios.TCSADRAIN, changed)
-        _write(_ENTER)
-
-    def _give_back(self) -> None:
-        with suppress(OSError):  # the terminal is gone
-            _write(_LEAVE)
-        if self._modes:
-            with suppress(termios.error):  # the terminal is gone
-                termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._modes)
-            self._modes = []
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        if isinstance(pressed, int):
+            return _KEY_NAMES.get(self._curses.keyname(pressed).decode(), "")
+        return _KEY_NAMES.get(pressed, pressed if pressed.isprintable() else "")
 
 
 _INDENT = "  "
@@ -462,7 +362,7 @@ def scrolled(lines: Sequence[Line], scroll: int, height: int, hint: str) -> tupl
 def keys_page(columns: Sequence[str], room: int) -> list[Line]:
     """Every key, and the number of each column."""
     numbered = " · ".join(f"{number} {name}" for number, name in enumerate(columns, 1))
-    return [Line("Keys", "bold"), Line(""), *_facts(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
+    return [Line("Keys", "bold"), Line(""), *fact_lines(KEYS, room), Line(""), *_wrapped(f"Columns: {numbered}", room)]
 
 
 def process_page(view: View, pid: int | None, room: int) -> list[Line]:
@@ -474,7 +374,7 @@ def process_page(view: View, pid: int | None, room: int) -> list[Line]:
     else:
         parent = [] if holder.parent_pid is None else [("Parent", f"pid {holder.parent_pid}")]
         facts = [*holder_facts(holder), *parent]
-        lines = [Line(one_line(who(holder)), "bold"), Line(""), *_facts(facts, room)]
+        lines = [Line(one_line(who(holder)), "bold"), Line(""), *fact_lines(facts, room)]
         named = [finding for finding in view.findings if who(holder) in f"{finding.title} {finding.detail}"]
         if named:
             lines += [Line(""), Line("Findings", "bold")]
@@ -486,11 +386,6 @@ def process_page(view: View, pid: int | None, room: int) -> list[Line]:
         lines += [Line(""), Line("What happened", "bold")]
         lines += [line for event in reversed(events) for line in _wrapped(event_text(event), room)]
     return lines
-
-
-def _facts(facts: Sequence[Fact], room: int) -> list[Line]:
-    laid = terminal.lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
-    return [Line(text) for text in laid.body]
 
 
 def _wrapped(text: str, room: int, style: str = "") -> list[Line]:
@@ -519,14 +414,13 @@ class LiveScreen:
 
     def run(self, stop: terminal.Stop) -> None:
         """Draw and listen, until somebody wants no more of it or the terminal is gone."""
-        try:
-            with Screen() as screen:
-                while not stop.asked and not self._choice.ended:
-                    self._draw(screen)
-                    for key in screen.keys(terminal.LOOK_SECONDS):
-                        self._press(key, screen.size.columns)
-        except OSError:
-            self.view = None  # nobody is there to see it
+        with Screen() as screen:
+            while not (stop.asked or self._choice.ended or _reader_is_gone()):
+                self._draw(screen)
+                if key := screen.key(terminal.LOOK_SECONDS):
+                    self._press(key, screen.size[0])
+        if _reader_is_gone():
+            self.view = None
 
     def _press(self, key: str, room: int) -> None:
         columns: Sequence[str] = ()
@@ -540,17 +434,16 @@ class LiveScreen:
         """Make the picture anew where there is something new; the screen writes only the lines that changed."""
         if not self._choice.paused:
             self._history = self._sampler.history()
-        history, size = self._history, screen.size
+        history = self._history
         latest = history.latest and history.latest.taken_at
         if self._seen[:2] != (latest, history.trouble) and history.latest is not None:
             self.view = self._view_of(history.latest, history)
-        seen = (latest, history.trouble, self._choice, size, screen.has_keys)
-        if seen != self._seen or screen.is_blank:
+        seen = (latest, history.trouble, self._choice, screen.size)
+        if seen != self._seen:
             self._seen = seen
-            lines = self._lines(size.columns, size.lines, screen.has_keys)
-            screen.draw([terminal.styled(visible(line.text), line.style) for line in lines])
+            screen.draw(self._lines(*screen.size))
 
-    def _lines(self, room: int, height: int, with_keys: bool) -> list[Line]:
+    def _lines(self, room: int, height: int) -> list[Line]:
         if self._choice.page == "keys":
             columns = HolderTable(self.view, room).columns if self.view is not None else ()
             return self._scrolled(keys_page(columns, room), height)
@@ -558,7 +451,7 @@ class LiveScreen:
             return [Line(one_line(self._history.trouble or "Looking …"))]
         if self._choice.page == "process":
             return self._scrolled(process_page(self.view, self._choice.pid, room), height)
-        return frame(replace(self.view, choice=self._choice if with_keys else None), room, height)
+        return frame(replace(self.view, choice=self._choice), room, height)
 
     def _scrolled(self, lines: Sequence[Line], height: int) -> list[Line]:
         visible_lines, begin = scrolled(lines, self._choice.scroll, height, _BACK)

@@ -30,31 +30,28 @@ def show_hosts(text: str, once: bool, as_json: bool, interval: float) -> int:
                 return int(once and any(host.problem for host in hosts))
 
 
+COLUMNS = {
+    "pinned": "pinned_bytes",
+    "of memory": "memory_bytes",
+    "available": "available_bytes",
+    "without an owner": "other_bytes",
+    "GPU memory no process has": "unattributed_bytes",
+}
+
+
 def _print(hosts: Sequence[RemoteHost]) -> None:
-    heads = [
-        "host",
-        "pinned",
-        "of memory",
-        "available",
-        "without an owner",
-        "GPU memory no process has",
-        "links below best",
-    ]
-    fields = ("pinned_bytes", "memory_bytes", "available_bytes", "other_bytes", "unattributed_bytes")
     known = sorted((host for host in hosts if not host.problem), key=lambda host: -(host.pinned_bytes or 0.0))
-    rows = [
-        [
-            host.address,
-            *(format_value(getattr(host, field), "bytes") for field in fields),
-            "; ".join(host.slow_links) or "none",
+    if known:
+        rows = [
+            [
+                host.address,
+                *(format_value(getattr(host, field), "bytes") for field in COLUMNS.values()),
+                "; ".join(host.slow_links) or "none",
+            ]
+            for host in known
         ]
-        for host in known
-    ]
-    if rows:
-        terminal.print_table(heads, rows, numbers=range(1, 6))
-    holders = sorted(
-        ((host.address, holder) for host in known for holder in host.holders), key=lambda item: -item[1].bytes
-    )
+        terminal.print_table(["host", *COLUMNS, "links below best"], rows, numbers=range(1, 6))
+    holders = sorted(((host.address, held) for host in known for held in host.holders), key=lambda item: -item[1].bytes)
     if holders:
         terminal.print_table(
             ["holder", "pid", "user", "host", "pinned"],

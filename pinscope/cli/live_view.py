@@ -17,6 +17,7 @@ from pinscope.records.figure import Estimated, Figure, figures
 from pinscope.records.run import Finding, Severity
 from pinscope.records.snapshot import DeviceFigures, Holder, HostTotals, Snapshot
 from pinscope.records.timeline import Event
+from pinscope.report.facts import Fact
 from pinscope.report.snapshot_facts import (
     COLUMNS,
     ON_GPUS,
@@ -27,7 +28,7 @@ from pinscope.report.snapshot_facts import (
     matching,
     tracing_facts,
 )
-from pinscope.text import one_line
+from pinscope.text import one_line, shortened
 from pinscope.units import format_bandwidth, format_bytes, format_share
 
 PAGE_LINES = 10
@@ -151,10 +152,6 @@ _TEXTS = ("user", "GPUs", "program")
 """Columns that are no numbers."""
 
 
-def _shortened(command: str) -> str:
-    return command if len(command) <= COMMAND_CHARACTERS else command[: COMMAND_CHARACTERS - 1] + "…"
-
-
 MOST_EVENTS = 5
 MOST_FINDINGS = 4
 LEAST_RATE = 1e7
@@ -188,8 +185,8 @@ class View:
     """Said beside the time."""
     chosen: bool = False
     """Only certain holders are shown; totals are the host's."""
-    choice: Choice | None = None
-    """What the person at the keys has chosen; ``None``: there are no keys."""
+    choice: Choice = Choice()
+    """What the person at the keys has chosen."""
 
 
 @dataclass(frozen=True)
@@ -200,15 +197,10 @@ class HolderTable:
     room: int | None
 
     @cached_property
-    def choice(self) -> Choice:
-        """What somebody has chosen, if anybody has."""
-        return self.view.choice or Choice()
-
-    @cached_property
     def holders(self) -> Sequence[Holder]:
         """All that may be shown, most bytes first."""
         holders = self.view.snapshot.holders
-        return matching(holders, self.choice.words) if self.choice.words else holders
+        return matching(holders, self.view.choice.words) if self.view.choice.words else holders
 
     @cached_property
     def columns(self) -> list[str]:
@@ -238,19 +230,19 @@ class HolderTable:
 
     def _sorted(self) -> list[HolderRow]:
         rows = holder_rows(self.holders, self.view.growing)
-        if self.choice.column not in self.columns:
+        if self.view.choice.column not in self.columns:
             return rows
         known = [(key, row) for row in rows if (key := self._key(row)) is not None]
-        amounts_first = self.choice.column in _COLUMNS
-        known.sort(key=lambda pair: pair[0], reverse=amounts_first != self.choice.turned)
+        amounts_first = self.view.choice.column in _COLUMNS
+        known.sort(key=lambda pair: pair[0], reverse=amounts_first != self.view.choice.turned)
         return [*(row for _, row in known), *(row for row in rows if self._key(row) is None)]
 
     def lay_out(self, begin: int, end: int) -> TableLines:
         """These rows as lines."""
         columns = self.columns
         cells = [self._cells(row) for row in self.rows[begin:end]]
-        mark = UP if (self.choice.column in _COLUMNS) == self.choice.turned else DOWN
-        headings = [f"{name} {mark}" if name == self.choice.column else name for name in columns]
+        mark = UP if (self.view.choice.column in _COLUMNS) == self.view.choice.turned else DOWN
+        headings = [f"{name} {mark}" if name == self.view.choice.column else name for name in columns]
         numbers = [place for place, name in enumerate(columns) if name not in _TEXTS]
         return lay_out(headings, [[cell[name] for name in columns] for cell in cells], numbers, self.room)
 
@@ -260,16 +252,16 @@ class HolderTable:
 
     def _key(self, row: HolderRow) -> Any:
         """By what a row is sorted; ``None``: it is not known."""
-        if self.choice.column in _COLUMNS:
-            return row.amounts[_COLUMNS[self.choice.column]]
-        if self.choice.column == "program":
+        if self.view.choice.column in _COLUMNS:
+            return row.amounts[_COLUMNS[self.view.choice.column]]
+        if self.view.choice.column == "program":
             return self._program(row)
-        return {"pid": row.holder.pid, "user": row.holder.user, "GPUs": row.gpus}[self.choice.column]
+        return {"pid": row.holder.pid, "user": row.holder.user, "GPUs": row.gpus}[self.view.choice.column]
 
     def _program(self, row: HolderRow) -> str:
         holder = row.holder
         words = one_line("" if _is_narrow(self.room) else holder.command or "") or one_line(holder.name)
-        return _shortened(words or "n/a")
+        return shortened(words or "n/a", COMMAND_CHARACTERS)
 
     def _cells(self, row: HolderRow) -> dict[str, str]:
         name = self._program(row)
@@ -293,33 +285,35 @@ class Line(NamedTuple):
 
 def frame(view: View, room: int, height: int) -> list[Line]:
     """All of it on one screen of ``room`` columns: what does not fit is left out, and the line says how many."""
-    top, bottom, keys = head(view, room), tail(view, room), keys_line(view, room)
-    height -= len(keys)
+    top, bottom, keys = head(view, room), tail(view, room), keys_line(view.choice, room)
+    height -= 1
     third = max((height - len(top)) // 3, 0)
     table = _fitting(view, room, height - len(top) - min(len(bottom), third))
     lines = [*top, *table, *bottom][:height]
-    return [*lines, *[Line("")] * (height - len(lines)), *keys] if keys else lines
+    return [*lines, *[Line("")] * (height - len(lines)), keys]
 
 
 def whole(view: View, room: int | None = None) -> list[Line]:
     """Totals, GPUs and every holder, as long as they are; what chosen ones copied, and how to trace them."""
     lines = [*head(view, room), *_holder_lines(HolderTable(view, room))]
     for holder in view.snapshot.holders if view.chosen else ():
-        facts = [(name, one_line(text)) for name, text in (*copy_facts(holder), *tracing_facts(holder))]
         lines += [Line(""), Line(one_line(who(holder)), "bold")]
-        lines += [Line(text) for text in lay_out(("", ""), facts, (), room).body]
+        lines += fact_lines([*copy_facts(holder), *tracing_facts(holder)], room)
     return lines
 
 
-def keys_line(view: View, room: int) -> list[Line]:
-    """The words that are being typed, or the most important keys; nothing where there are no keys."""
-    choice = view.choice
-    if choice is None:
-        return []
+def fact_lines(facts: Sequence[Fact], room: int | None) -> list[Line]:
+    """Names, and what is said of each."""
+    laid = lay_out(("", ""), [(name, one_line(text)) for name, text in facts], (), room)
+    return [Line(text) for text in laid.body]
+
+
+def keys_line(choice: Choice, room: int) -> Line:
+    """The words that are being typed, or the most important keys."""
     if choice.typing:
-        return [Line(f"Show only: {one_line(choice.words)}▏  Enter: done  Esc: show all"[:room], "reverse")]
+        return Line(f"Show only: {one_line(choice.words)}▏  Enter: done  Esc: show all"[:room], "reverse")
     hints = [*([f"only “{one_line(choice.words)}”"] if choice.words else []), *_HINTS]
-    return [Line(" · ".join(hints)[:room], "dim")]
+    return Line(" · ".join(hints)[:room], "dim")
 
 
 def head(view: View, room: int | None) -> list[Line]:
@@ -327,8 +321,8 @@ def head(view: View, room: int | None) -> list[Line]:
     seen = view.snapshot
     title = [one_line(platform.node()), f"{seen.taken_at:%Y-%m-%d %H:%M:%S} UTC"]
     if view.note:
-        title.append(f"{view.note}{'' if view.choice else ', Ctrl-C ends'}")
-    if view.choice and view.choice.paused:
+        title.append(view.note)
+    if view.choice.paused:
         title.append("PAUSED: p goes on")
     lines = [Line(text, "bold") for text in _flow("", title, room)]
     if not view.chosen:
@@ -422,13 +416,14 @@ def _link_text(link: Link) -> str:
     return text if now == best or None in best else text + " of Gen{}×{}".format(*best)
 
 
-def _holder_lines(table: HolderTable, begin: int = 0, count: int | None = None) -> list[Line]:
-    """``count`` holders from ``begin`` on, and how many there are besides."""
+def _holder_lines(
+    table: HolderTable, begin: int = 0, count: int | None = None, chosen: int | None = None
+) -> list[Line]:
+    """``count`` holders from ``begin`` on, and how many there are besides; ``chosen``: the row that is marked."""
     view, room, every = table.view, table.room, len(table.holders)
     if not every:
         return [Line(text) for text in _wrapped(_nobody(view), room)]
     end = every if count is None else min(begin + count, every)
-    chosen = view.choice.row([row.holder.pid for row in table.rows]) if view.choice else None
     laid = table.lay_out(begin, end)
     lines = [Line(text, "bold") for text in laid.headings]
     for place, row in enumerate(laid.rows, begin):
@@ -442,7 +437,7 @@ def _holder_lines(table: HolderTable, begin: int = 0, count: int | None = None) 
 def _nobody(view: View) -> str:
     """Why no holder is shown."""
     seen = view.snapshot
-    if seen.holders and view.choice:
+    if seen.holders and view.choice.words:
         return f"None of the {len(seen.holders)} holders fits “{one_line(view.choice.words)}”."
     if seen.host.explained_bytes is None:
         reason = seen.host.missing.get("explained_bytes")
@@ -453,11 +448,11 @@ def _nobody(view: View) -> str:
 def _fitting(view: View, room: int, height: int) -> list[Line]:
     """As many holders as ``height`` lines take, the chosen one among them."""
     table = HolderTable(view, room)
-    chosen = view.choice.row([row.holder.pid for row in table.rows]) if view.choice else 0
+    chosen = view.choice.row([row.holder.pid for row in table.rows])
     count = min(len(table.holders), max(height, 1))
     while True:
         begin = max(0, chosen - count + 1)
-        lines = _holder_lines(table, begin, count)
+        lines = _holder_lines(table, begin, count, chosen)
         if len(lines) <= height or count <= 1:
             return lines
         count -= 1

@@ -246,6 +246,8 @@ def _usage(error: TyperException) -> str:
     """What was wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
     hint = f" ({context.command_path} --help lists what is allowed)" if context else ""
+    if context and error.format_message().startswith("Missing command"):
+        return f"say what: {context.command_path} {' or '.join(sorted(context.command.commands))}{hint}"
     return f"{error_line(error.format_message().replace('Value error, ', '').rstrip('.'), MOST_OF_ANOTHER)}{hint}"
 
 

@@ -36,6 +36,20 @@ def store_to_read() -> Iterator[Store]:
         yield store
 
 
+@contextmanager
+def store_to_write() -> Iterator[Store]:
+    """The store, likewise.
+
+    Raises:
+        StoreFailed: nothing can be stored in it.
+    """
+    with Store() as store:
+        reconcile(store)
+        if store.refusal:
+            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+        yield store
+
+
 def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> None:
     """Show how far the run is until its child ends or somebody asks to stop.
 

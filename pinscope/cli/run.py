@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.main import AsJson, Interval, Name, Pids, Probe, Tags, checked_pids, duration, option, output_option
-from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
+from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended, store_to_write
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
 from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment
@@ -257,11 +257,7 @@ def record(
     if output is not None:
         check_output(output, "timeline")
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
-    store = Store()
-    with Stop() as stop, store, open_source(probe=probe, interval_seconds=interval) as source:
-        jobs.reconcile(store)
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with Stop() as stop, store_to_write() as store, open_source(probe=probe, interval_seconds=interval) as source:
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
         with progress_shown(endless=for_ is None) as show:
             recorded = TimelineRecorder(store, source.take, lambda: stop.asked, show, output).record(run)

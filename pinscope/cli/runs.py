@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,16 @@ import typer
 
 from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, duration, option, output_option
 from pinscope.cli.outcome import print_run, store_to_read
-from pinscope.cli.terminal import GAP, complain, print_json, print_line, print_long_json, print_table, terminal_columns
+from pinscope.cli.terminal import (
+    GAP,
+    complain,
+    print_answer,
+    print_json,
+    print_line,
+    print_long_json,
+    print_table,
+    terminal_columns,
+)
 from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader
@@ -30,7 +39,7 @@ from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 from pinscope.store.tables import DamagedRun, checked_labels
-from pinscope.text import one_line, visible
+from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
 
@@ -38,8 +47,13 @@ WIDE = 120
 """Columns from which a line also says where the run was measured."""
 SECONDS_ID = len("20261121-031500")
 """Of an id up to its second, which narrower terminals show where no two of the list are alike."""
-LEAST_ANSWER = 20
-"""Characters of an answer, or of the name of the figure that stands for it: what a run is called gives way to them."""
+LEAST_ANSWER = 10
+"""Characters of an answer, or of the name of the figure that stands for it."""
+CALLED = 20
+"""Characters of what a run is called that narrower terminals show."""
+_HEADS = ("id", "experiment", "on", "called", "answer", "figure")
+_Line = dict[str, str]
+"""A run as the list shows it: heading → text, and the ``name`` of its figure."""
 
 
 def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
@@ -52,32 +66,18 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
     for run in runs:
         if isinstance(run, DamagedRun):
             complain(str(run))
-            own.append(_Line(run.id, "?", "?", "", f"damaged: {run.why}"))
+            texts = (run.id, "?", "?", "", f"damaged: {run.why}", "", "")
         else:
-            (recordings if run.recording else own).append(_line(run))
+            figure = run.figure if run.status == "done" else None
+            what = (one_line(called(run)), one_line(answer(run)))
+            shown = (_figure_text(figure), one_line(figure.name)) if figure else ("", "")
+            texts = (run.id, run.experiment, place(run)[:40], *what, *shown)
+        line = dict(zip((*_HEADS, "name"), texts, strict=True))
+        (recordings if isinstance(run, Run) and run.recording else own).append(line)
     for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
         if lines:
             _print(title, lines)
     return bool(own or recordings)
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A run as the list shows it; ``name`` and ``value``: of its figure."""
-
-    id: str
-    experiment: str
-    place: str
-    called: str
-    answer: str
-    name: str = ""
-    value: str = ""
-
-
-def _line(run: Run) -> _Line:
-    figure = run.figure if run.status == "done" else None
-    name, value = (one_line(figure.name), _figure_text(figure)) if figure else ("", "")
-    return _Line(run.id, run.experiment, place(run)[:40], one_line(called(run)), one_line(answer(run)), name, value)
 
 
 def answer(run: Run) -> str:
@@ -98,32 +98,20 @@ def _figure_text(figure: Quantity) -> str:
 def _print(title: str, lines: Sequence[_Line]) -> None:
     room = terminal_columns()
     is_narrow = room is not None and room < WIDE
-    short = SECONDS_ID if is_narrow and len({line.id[:SECONDS_ID] for line in lines}) == len(lines) else None
-    columns = {"id": [line.id[:short] for line in lines], "experiment": [line.experiment for line in lines]}
-    if not is_narrow:
-        columns["on"] = [line.place for line in lines]
-    if any(line.called for line in lines):
-        columns["called"] = [line.called for line in lines]
-    columns["answer"] = [line.answer for line in lines]
-    if any(line.value for line in lines):
-        columns["figure"] = [line.value for line in lines]
+    heads = [head for head in _HEADS if any(line[head] for line in lines) and not (is_narrow and head == "on")]
+    if is_narrow:
+        by_second = len({line["id"][:SECONDS_ID] for line in lines}) == len(lines)
+        for line in lines:
+            line["id"] = line["id"][: SECONDS_ID if by_second else None]
+            line["called"] = shortened(line["called"], CALLED)
     if room is not None:
-        widths = {head: max(map(len, [head, *cells])) for head, cells in columns.items() if head != "answer"}
-        left = room - sum(widths.values()) - len(GAP) * len(widths)
-        if "called" in columns and left < LEAST_ANSWER:
-            most = max(widths["called"] + left - LEAST_ANSWER, len("called"))
-            columns["called"] = [_shortened(text, most) for text in columns["called"]]
-            left += widths["called"] - max(map(len, ["called", *columns["called"]]))
-        left = max(left, LEAST_ANSWER // 2)
-        columns["answer"] = [
-            line.answer if len(line.answer) <= left else _shortened(line.name or line.answer, left) for line in lines
-        ]
-    numbers = [place for place, head in enumerate(columns) if head == "figure"]
-    print_table(list(columns), list(zip(*columns.values(), strict=True)), title=title, numbers=numbers)
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
+        others = [max(len(head), *(len(line[head]) for line in lines)) for head in heads if head != "answer"]
+        left = max(room - sum(others) - len(GAP) * len(others), LEAST_ANSWER)
+        for line in lines:
+            if len(line["answer"]) > left:
+                line["answer"] = shortened(line["name"] or line["answer"], left)
+    numbers = [place for place, head in enumerate(heads) if head == "figure"]
+    print_table(heads, [[line[head] for head in heads] for line in lines], title=title, numbers=numbers)
 
 
 SUFFIX = ".perfetto.json"
@@ -293,10 +281,8 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
         run = store.run(run_id)
     if run.status != "cancelled" and run.lab not in ("live", "traced"):
         raise BadInput(f"run {run.id} ended before it could be cancelled; it is {run.status}")
-    if as_json:
-        print_json({"cancelled": run.id, "status": run.status})
-    else:
-        print_line(f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}")
+    said = f"Stopped run {run.id}; it is {run.status}. What it measured: pinscope runs show {run.id}"
+    print_answer({"cancelled": run.id, "status": run.status}, said, as_json)
 
 
 @app.command("delete", short_help="Delete a run and its observations, or all that are older than some days.")
@@ -328,10 +314,7 @@ def delete(
             what = f"{run.experiment}, {run.observations} observations" if run else "cannot be read"
             _ask(f"run {whole_id}", what)
         store.delete(whole_id)
-    if as_json:
-        print_json({"deleted": whole_id})
-    else:
-        print_line(f"Deleted run {whole_id}.")
+    print_answer({"deleted": whole_id}, f"Deleted run {whole_id}.", as_json)
 
 
 def _delete_old(store: Store, age: float, yes: bool, as_json: bool) -> None:
@@ -340,10 +323,8 @@ def _delete_old(store: Store, age: float, yes: bool, as_json: bool) -> None:
     if ids and not yes:
         _ask(f"{len(ids):,} runs", f"those that began before {begin:%Y-%m-%d %H:%M} UTC")
     count = store.delete_many(ids)
-    if as_json:
-        print_json({"deleted": count})
-    else:
-        print_line(f"Deleted {count:,} runs that began before {begin:%Y-%m-%d %H:%M} UTC.")
+    said = f"Deleted {count:,} runs that began before {begin:%Y-%m-%d %H:%M} UTC."
+    print_answer({"deleted": count}, said, as_json)
 
 
 def report(
@@ -438,10 +419,9 @@ def _chosen(source: Store | AnonymousStore, run_ids: list[str]) -> list[Run]:
 
 def _say_written(file: Path, runs: list[Run], as_json: bool) -> None:
     size = file.stat().st_size
-    if as_json:
-        print_json({"file": str(file), "bytes": size, "runs": [run.id for run in runs]})
-    else:
-        print_line(f"Wrote {file} ({format_bytes(size)}): {', '.join(run.id for run in runs)}.")
+    ids = [run.id for run in runs]
+    said = f"Wrote {file} ({format_bytes(size)}): {', '.join(ids)}."
+    print_answer({"file": str(file), "bytes": size, "runs": ids}, said, as_json)
 
 
 def _ask(name: str, what: str) -> None:

@@ -188,6 +188,14 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(visible(text) + "\n")
 
 
+def print_answer(document: Any, text: str, as_json: bool) -> None:
+    """What a command did, as JSON or as a line."""
+    if as_json:
+        print_json(document)
+    else:
+        print_line(text)
+
+
 def print_prose(text: str, indent: str = "", hanging: str = "", style: str = "") -> None:
     """A sentence or several: wrapped at words in a terminal, one line elsewhere.
 

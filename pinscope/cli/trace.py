@@ -16,18 +16,18 @@ from typing import Annotated, Any
 import typer
 
 from pinscope.cli.main import Name, Tags, duration, option, output_option
+from pinscope.cli.outcome import store_to_write
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
-from pinscope.errors import BadInput, InvalidParameter, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.attach import Targets, targets_of, trace_attached
-from pinscope.runner.jobs import reconcile
 from pinscope.runner.program import Program, find_program
-from pinscope.runner.tracing import Compared, Request, Traced, parse_request, run_twice, trace_program, write_traces
-from pinscope.runner.with_waits import WaitRuns
+from pinscope.runner.tracing import Traced, trace_program, write_traces
+from pinscope.runner.what_if import Compared, Request, WhatIfRuns, parse_request
 from pinscope.store.new_file import check_new
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -160,10 +160,7 @@ def trace(
     else:
         found = find_program([*(["-m"] if module else []), program or "", *(arguments or ())])
         record = partial(_of_program, found, parse_request(what_if or (), found.file), scope, labels)
-    with Store() as store:
-        reconcile(store)
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with store_to_write() as store:
         compared = record(store)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)
@@ -214,9 +211,7 @@ def _of_program(
     traced_as = partial(trace_program, store, program, environment, scope, labels=labels)
     if request is None:
         return Compared(traced_as())
-    if request.change == "wait":
-        return WaitRuns(store, traced_as, complain).compare(request.lines)
-    return run_twice(traced_as, request.lines, environment, complain)
+    return WhatIfRuns(store, traced_as, environment, complain).compare(request)
 
 
 def _of_both_runs(scope: Scope) -> Scope:

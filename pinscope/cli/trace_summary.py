@@ -15,36 +15,32 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.outcome import print_reading_table
+from pinscope.cli.outcome import print_reading_table, store_to_write
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table, terminal_columns
-from pinscope.errors import NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import new_id, reconcile
+from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.store.store import Store
-from pinscope.text import one_line
-from pinscope.tracing.line_totals import Ended
+from pinscope.text import one_line, shortened
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
-from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME
-from pinscope.tracing.trace.costs import ranked
-from pinscope.tracing.trace.findings import what_if_findings
-from pinscope.tracing.trace.hazards import waited_findings, waited_in, waited_tables, waited_verdict
+from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME, ranked
 from pinscope.tracing.trace.reading import TraceParams
-from pinscope.tracing.trace.what_if import what_if_command, what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.what_if import second_run_in, what_if_command
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
 
 if TYPE_CHECKING:
     from pinscope.records.run import Finding, Reading, Run, Table
     from pinscope.report.facts import Document
-    from pinscope.runner.tracing import Compared
+    from pinscope.runner.what_if import Compared
 
 MOST_PARTS = 7
 """Of the time; of many GPUs the page and `pinscope runs show` have all."""
@@ -134,17 +130,13 @@ def _print_lines(table: Table) -> None:
         saves = "?" if each["saves"] == "–" and each["to do"] != "–" else each["saves"]
         figures = f"{saves:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
-        print_line(_cut(f"{figures}{each['line']}{source}", room))
+        print_line(shortened(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
-        print_line(_cut(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
+        print_line(shortened(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
     if more := len(cells) - len(lines):
         rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
         print_line(f"{rest}; lines may cost the same moments: do not add them up")
-
-
-def _cut(text: str, room: int | None) -> str:
-    return text if room is None or len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:
@@ -160,7 +152,7 @@ def _what_was_recorded(run: Run, seen: Seen) -> str:
     """How a verdict begins that is not about the whole program."""
     if run.params.get("part"):
         return f"part {run.params['part']}: "
-    recorded = seen.program["recorded_seconds"] if seen.program else None
+    recorded = seen.program["recorded_seconds"]
     return "" if recorded is None else f"in the {format_seconds(recorded)} that were recorded: "
 
 
@@ -180,20 +172,16 @@ def print_what_if(compared: Compared) -> None:
     document = open_document(compared.second.run, compared.second.rows, with_charts=False)
     rows = checked_rows(document.run.experiment, document.rows)
     seen = seen_in(document.run, rows)
-    what, waited = what_if_in(document.run, seen, rows), waited_in(document.run, seen, rows)
-    if what is not None:
-        verdict, tables, said = what_if_verdict(what), what_if_tables(what), what_if_findings(what)
-    elif waited is not None:
-        verdict, tables, said = waited_verdict(waited), waited_tables(waited), waited_findings(waited)
-    else:
+    second_run = second_run_in(seen, rows)
+    if second_run is None:
         return
     with redirect_stdout(sys.stderr):
         print_line()
-        print_prose(f"pinscope: {one_line(verdict)}", style="bold")
-        for table in tables:
+        print_prose(f"pinscope: {one_line(second_run.verdict)}", style="bold")
+        for table in second_run.tables():
             if table.rows:
                 print_reading_table(table)
-        _print_titles(said)
+        _print_titles(second_run.findings())
         first, second = compared.before.run.id, compared.second.run.id
         print_line(f"Run {second}. Next:\n  pinscope runs show {second}")
         print_line(f"  pinscope report {first} {second} -o report.html")
@@ -249,10 +237,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         check_output(output, "trace")
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
-    with Store() as store:
-        reconcile(store)
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with store_to_write() as store:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())
@@ -268,7 +253,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         )
         begun_ns = _begun_ns(spool, what["pid"])
         run = new_run(params, environment).model_copy(update={"id": run_id})
-        tracing = Tracing(store, run, kept, scope, lambda _: ())
+        tracing = Tracing(store, run, kept, scope)
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)

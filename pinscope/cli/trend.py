@@ -67,5 +67,5 @@ def trend(
         print_prose(verdict(course))
     if series.others:
         complain(f"{series.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
-    if series.without:
-        complain(f"{len(series.without)} runs have no such figure: {', '.join(series.without[:3])}")
+    if series.left_out:
+        complain(series.left_out)

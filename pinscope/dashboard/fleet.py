@@ -14,6 +14,7 @@ from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
 from pinscope.dashboard.widgets import chart_view, heading, prose, table_list, verdict_line
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
+from pinscope.store.figures import experiments_with_figures
 from pinscope.text import visible
 
 MOST_LINKS = 30
@@ -24,7 +25,9 @@ def show() -> None:
     """Draw the choice, and at once what it comes to."""
     heading(FLEET)
     store = state.store()
-    known = {_title(experiment, lab): (experiment, lab, count) for experiment, lab, count in report.kinds(store)}
+    known = {
+        _title(experiment, lab): (experiment, lab, count) for experiment, lab, count in experiments_with_figures(store)
+    }
     if not known:
         st.info("No finished run yet that came with its figures.", icon=FLEET.icon)
         st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)

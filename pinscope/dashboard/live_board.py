@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -221,8 +220,6 @@ MOST_VIEWS = 16
 """Moments, each through a window, that are kept to tell what changed since; a browser asks once a second."""
 LEAST_WAIT_SECONDS = 0.25
 """From one question to the next of a tab that waits for the first snapshot."""
-_LATE_SECONDS = 0.1
-"""After a snapshot is due it is there."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +277,8 @@ class Board:
             before = self._views.get(known)
             if before is not None and before.window_seconds != window_seconds:
                 before = None
-            about: Json = {"tag": view.tag, "wait": _wait_seconds(view.history)}
+            wait = view.history.interval_seconds if view.history.latest else LEAST_WAIT_SECONDS
+            about: Json = {"tag": view.tag, "wait": wait}
             if before is not view:
                 about["facts"] = _facts(view, chosen) if chosen else {}
             if before is not None:
@@ -290,15 +288,13 @@ class Board:
 
     def snapshot(self, tag: str) -> bytes | None:
         """The snapshot of a view as JSON; ``None`` if it is not kept any more."""
-        with self._lock:
-            view = self._views.get(tag)
+        view = self._views.get(tag)
         latest = view.history.latest if view else None
         return render_snapshot(latest, snapshot_findings(latest)) if latest else None
 
     def facts(self, tag: str) -> bytes | None:
         """All that is known of each holder of a view, by key; ``None`` if it is not kept any more."""
-        with self._lock:
-            view = self._views.get(tag)
+        view = self._views.get(tag)
         return _dumped(_facts(view)) if view else None
 
     def _current(self, window_seconds: float) -> View:
@@ -327,17 +323,6 @@ def _facts(view: View, chosen: str = "") -> Json:
     }
 
 
-def _wait_seconds(history: History) -> float:
-    """Until there is something new."""
-    interval = history.interval_seconds
-    if history.latest is None:
-        return LEAST_WAIT_SECONDS
-    left = interval - (datetime.now(UTC) - history.latest.taken_at).total_seconds()
-    if not -0.5 * interval <= left <= interval:  # it is late, or the clock was set
-        return max(interval, LEAST_WAIT_SECONDS)
-    return round(max(left + _LATE_SECONDS, LEAST_WAIT_SECONDS), 3)
-
-
 def _dumped(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
@@ -354,7 +339,6 @@ class Watch:
         open_source: gives the source; entered when sampling starts, left when it stops.
         rest_seconds: without a look for so long, sampling stops.
         interval_seconds: from one snapshot to the next.
-        clock: seconds, never going back.
     """
 
     def __init__(
@@ -362,14 +346,12 @@ class Watch:
         open_source: Callable[[], LiveSource] = lambda: open_source(interval_seconds=INTERVAL_SECONDS),
         rest_seconds: float = REST_SECONDS,
         interval_seconds: float = INTERVAL_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_source = open_source
         self._rest_seconds = rest_seconds
-        self._clock = clock
         self._lock = threading.RLock()
-        self._looked_at = clock()
-        self._source: LiveSource | None = None
+        self._alarm = threading.Timer(rest_seconds, self._rest)
+        self._source: LiveSource
         self._opened = ExitStack()
         self._sampler = Sampler(self._take, interval_seconds)
         self._stale: Snapshot | None = None
@@ -380,10 +362,14 @@ class Watch:
         ``latest`` is ``None`` until there is one that is not from before the rest.
         """
         with self._lock:
-            self._looked_at = self._clock()
+            self._alarm.cancel()
+            self._alarm = threading.Timer(self._rest_seconds, self._rest)
+            self._alarm.daemon = True
+            self._alarm.start()
             if not self._sampler.running:
                 self._stale = self._sampler.history().latest
-                self._start()
+                self._source = self._opened.enter_context(self._open_source())
+                self._sampler.start()
             history = self._sampler.history()
             return replace(history, latest=None) if history.latest is self._stale else history
 
@@ -395,32 +381,17 @@ class Watch:
     def close(self) -> None:
         """Stop; a later look starts it again."""
         with self._lock:
+            self._alarm.cancel()
             self._sampler.stop()
-            self._source = None
             self._opened.close()
 
-    def _start(self) -> None:
-        self._source = self._opened.enter_context(self._open_source())
-        self._sampler.start()
-
     def _take(self) -> Snapshot:
-        """In the sampler's thread. The last one before it rests is dropped by the sampler."""
-        source = self._source
-        try:
-            if source is None:
-                raise RuntimeError("sampling was stopped")
-            return source.take()
-        finally:
-            self._rest_if_nobody_looks()
+        return self._source.take()
 
-    def _rest_if_nobody_looks(self) -> None:
-        if self._clock() - self._looked_at < self._rest_seconds or not self._lock.acquire(blocking=False):
-            return  # somebody is starting or stopping it this moment
-        try:
-            if self._clock() - self._looked_at >= self._rest_seconds:
+    def _rest(self) -> None:
+        with self._lock:
+            if self._alarm is threading.current_thread():  # else somebody has looked this moment
                 self.close()
-        finally:
-            self._lock.release()
 
 
 @st.cache_resource(show_spinner=False, on_release=Watch.close)

@@ -26,7 +26,7 @@ from pinscope.runner.jobs import ALL, Request, Suite, possible, select_experimen
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 from pinscope.text import sentence
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_about, format_bandwidth, format_bytes
 
 SHOWN = ("bandwidth", "overlap", "page_tables")
 """Experiments whose answers stand in a card: what pinning brings, what it takes to use it and what it costs."""
@@ -197,11 +197,7 @@ def _button(shared: _Shared, store: Store, environment: Environment) -> None:
         with errors_shown():
             shared.start(store, state.environment())
             st.rerun()
-    st.caption(f"{count} quick experiments, about {_roughly(seconds)}. You may close this page meanwhile.")
-
-
-def _roughly(seconds: float) -> str:
-    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 150 else f"{seconds / 60:.0f} min"
+    st.caption(f"{count} quick experiments, {format_about(seconds)}. You may close this page meanwhile.")
 
 
 def _bar(shared: _Shared) -> None:
@@ -210,13 +206,13 @@ def _bar(shared: _Shared) -> None:
         st.rerun()
     with errors_shown():
         fraction = suite.fraction()
-        left = _roughly((1 - fraction) * suite.expected_seconds)
+        left = format_about((1 - fraction) * suite.expected_seconds)
         step = suite.current or suite.steps[-1]
         number = suite.steps.index(step) + 1
         words, action = st.columns([5, 1], vertical_alignment="center")
         with words:
             label = f"{experiment_title(step.request.experiment)} on GPU {step.request.device}"
-            place = f"{number} of {len(suite.steps)} experiments, about {left} left"
+            place = f"{number} of {len(suite.steps)} experiments, {left} left"
             st.progress(fraction, text=f"**{fraction:.0%}** · {plain(label)} · {place}")
         with action:
             stop_button("measuring-cancel", shared.end)

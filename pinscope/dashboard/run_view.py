@@ -31,7 +31,7 @@ from pinscope.dashboard.widgets import (
 )
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import charts_of, find_reader
-from pinscope.records.base import BUNDLE_ROWS, UPLOAD_MIB
+from pinscope.records.base import BUNDLE_ROWS
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
 from pinscope.report import facts
 from pinscope.report.write import render
@@ -325,8 +325,8 @@ def download_buttons(store: Store, opened: OpenedRun) -> None:
     run = opened.run
     if opened.is_large:
         st.caption(
-            f"Its observations are more than {UPLOAD_MIB} MiB, too many for a download from this page. On the command "
-            f"line: `pinscope report {plain(run.id)} -o report.html`, `pinscope export {plain(run.id)} -o FILE`."
+            f"Its {run.observations:,} observations are too many for a download from this page. On the command line: "
+            f"`pinscope report {plain(run.id)} -o report.html`, `pinscope export {plain(run.id)} -o FILE`."
         )
         return
     anonymous = anonymous_choice()

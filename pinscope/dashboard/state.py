@@ -13,7 +13,7 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
-from pinscope.records.base import MIB, UPLOAD_MIB
+from pinscope.records.base import ROWS_READ
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
@@ -23,7 +23,6 @@ from pinscope.report.fleet import read_fleet
 from pinscope.report.trend import TrendOfRuns, figures, trend_of
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.rows import StoredRows
 from pinscope.store.store import Store
 from pinscope.tracing.stretch import TABLES
 
@@ -71,7 +70,6 @@ class OpenedRun:
         document: what reports are written from; ``None`` if this version cannot read the run.
         unreadable: why not.
         has_spans: it has the copies and kernels of a timeline, not too many for a file from a page.
-        is_large: its observations are more than a page makes a file of.
     """
 
     run: Run
@@ -79,7 +77,11 @@ class OpenedRun:
     document: Document | None
     unreadable: str | None = None
     has_spans: bool = False
-    is_large: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Its observations are more than a page makes a file of."""
+        return self.run.observations > ROWS_READ
 
     def whole(self) -> Document:
         """The document as a report has it: with the charts that need the single events."""
@@ -127,17 +129,16 @@ def open_run(store: Store, run: Run) -> OpenedRun:
         StoreFailed: the database cannot be read.
     """
     rows = store.observations(run.id)
-    is_large = isinstance(rows, StoredRows) and rows.characters() > UPLOAD_MIB * MIB
     try:
         document = open_document(run, rows, when_looked_at=True)
     except BadInput as error:  # from a newer version: its raw rows can still be shown
-        return OpenedRun(run, rows, None, str(error), is_large=is_large)
-    has_spans = not is_large and any(row.get("kind") == "span" for row in rows)
+        return OpenedRun(run, rows, None, str(error))
+    has_spans = run.observations <= ROWS_READ and any(row.get("kind") == "span" for row in rows)
     attached = store.attached(run)
     if isinstance(run, TraceRun):
         has_spans = 0 < sum(attached.rows.get(name, 0) for name in TABLES) <= PAGE_EVENTS
     document = replace(document, attached=attached)
-    return OpenedRun(document.run, rows, document, has_spans=has_spans, is_large=is_large)
+    return OpenedRun(document.run, rows, document, has_spans=has_spans)
 
 
 @st.cache_resource(show_spinner="Comparing …", max_entries=4, hash_funcs=_SAME)

@@ -48,8 +48,8 @@ def show() -> None:
             icon=":material/stairs:",
             query_params={"run": step.run.id},
         )
-    if history.without:
-        st.caption(prose(f"{len(history.without)} runs have no such figure: {', '.join(history.without[:3])}"))
+    if history.left_out:
+        st.caption(prose(history.left_out))
     st.caption("The address of this page holds the choice. On the command line:")
     command = f"pinscope runs trend {experiment} {figure} --like {trend.points[-1].run.id}"
     st.code(command, language=None, wrap_lines=True)

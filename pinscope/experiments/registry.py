@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -18,7 +18,7 @@ from pinscope.analysis.figures import figures_of
 from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
-from pinscope.analysis.texts import Texts
+from pinscope.analysis.texts import NOTHING_WRONG, Texts, dearest_first, on_lab
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.records.run import ExperimentRun, Finding, Reading, Run, RunFigures, TimelineRun, TraceRun
@@ -66,17 +66,21 @@ class Reader:
         measured = self.measured(run, rows)
         if measured is None:
             return Reading(headline=(), tables=(), findings=())
-        reading, findings = self._module("reading"), self._module("findings")
+        reading = self._module("reading")
         concluded = self.findings(measured)
         return Reading(
-            # A verdict that repeats what a finding says stands beside the findings.
-            verdict=findings.verdict(measured, concluded)
-            if hasattr(findings, "verdict")
-            else reading.verdict(measured),
+            verdict=self.verdict(measured, concluded),
             headline=tuple(islice(reading.headline(measured), self.most_figures)),
             tables=tuple(table for table in reading.tables(measured) if table.rows),
             findings=concluded,
         )
+
+    def verdict(self, measured: Any, concluded: Sequence[Finding]) -> str | None:
+        """The answer in one sentence. One that repeats what a finding says stands beside the findings."""
+        findings = self._module("findings")
+        if hasattr(findings, "verdict"):
+            return cast("str | None", findings.verdict(measured, concluded))
+        return cast("str | None", self._module("reading").verdict(measured))
 
     def findings(self, measured: Any) -> tuple[Finding, ...]:
         """The findings of what a run measured."""
@@ -91,9 +95,8 @@ class Reader:
         if attached.rows and hasattr(module, "draw_attached"):
             yield from module.draw_attached(rows, attached)
 
-    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
+    def cells(self, measured: Any) -> Sequence[Any]:
         """What of a run is compared with others: objects whose class declares labels and values."""
-        del rows
         return list(self._module("comparison").cells_of(measured))
 
     def compared(self, comparison: Comparison) -> str:
@@ -109,11 +112,25 @@ class Entry(Reader):
 
     most_figures: ClassVar[int | None] = 6
 
-    def cells(self, measured: Any, rows: Sequence[Row]) -> Sequence[Any]:
-        """A run's cells: of what it measured, or by ``cells_of`` of its reading, where those are others."""
-        reading = self._module("reading")
-        if hasattr(reading, "cells_of"):
-            return cast("Sequence[Any]", reading.cells_of(rows))
+    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
+        reading = super().read(run, rows)
+        if isinstance(run, ExperimentRun) and reading.verdict:
+            return reading.model_copy(update={"verdict": on_lab(run.lab, reading.verdict)})
+        return reading
+
+    def verdict(self, measured: Any, concluded: Sequence[Finding]) -> str | None:
+        """That of wrong data, which no other answer stands beside; else as of all kinds."""
+        wrong = getattr(measured, "wrong", NOTHING_WRONG)
+        return wrong.verdict or super().verdict(measured, concluded)
+
+    def findings(self, measured: Any) -> tuple[Finding, ...]:
+        """What the rules of the experiment find, the gravest and dearest first."""
+        if measured is None:
+            return ()
+        wrong = getattr(measured, "wrong", NOTHING_WRONG)
+        return dearest_first(chain(wrong.findings(), *(rule(measured) for rule in self._module("findings").RULES)))
+
+    def cells(self, measured: Any) -> Sequence[Any]:
         return getattr(measured, "cells", ())
 
     def compared(self, comparison: Comparison) -> str:
@@ -261,7 +278,7 @@ def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
         raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
     checked = checked_rows(run.experiment, rows)
     with _figures_that_make_sense(run):
-        return reader.cells(reader.measured(run, checked), checked)
+        return reader.cells(reader.measured(run, checked))
 
 
 def measured_run(run: Run, rows: Iterable[Row]) -> Measured:
@@ -270,7 +287,7 @@ def measured_run(run: Run, rows: Iterable[Row]) -> Measured:
     with _figures_that_make_sense(run):
         measured = reader.measured(run, checked)
         findings = (*reader.findings(measured), *link_error_findings(run.environment))
-        return Measured(run, reader.cells(measured, checked), findings)
+        return Measured(run, reader.cells(measured), findings)
 
 
 def verdict_of(comparison: Comparison) -> str:

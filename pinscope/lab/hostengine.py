@@ -25,7 +25,6 @@ from pinscope.lab.backing import OwnMemory, lock
 from pinscope.lab.protocol import Stream, never_ends, require_type
 from pinscope.records.run import HostMemory
 
-Clock = Callable[[], float]
 Work = Callable[[float], None]
 """What an operation does; called with the time at which the device was ready for it."""
 
@@ -35,7 +34,7 @@ _LATE_SECONDS = 35e-6
 """By how much a thread without timer slack wakes late."""
 
 
-def wait_until(deadline: float, clock: Clock) -> None:
+def wait_until(deadline: float, clock: Callable[[], float] = time.perf_counter) -> None:
     """Return at ``deadline``, give or take some ten microseconds, without keeping a processor busy.
 
     A sleep ends late by about :data:`_LATE_SECONDS`, so it is asked to end that much earlier. Polling instead would
@@ -93,7 +92,7 @@ class Operation:
         with self._over:
             return self.finished
 
-    def run(self, engine: str, free_since: float, clock: Clock, fault: Fault) -> float:
+    def run(self, engine: str, free_since: float, fault: Fault) -> float:
         """Wait for what comes before, work, and return the finish time. Called by the engine's thread."""
         ready = max([self.issued, free_since, *(earlier.wait() for earlier in self._after)])
         self._after = ()  # else every operation would keep all earlier ones alive
@@ -102,7 +101,7 @@ class Operation:
                 self._work(ready)
         except BaseException as error:  # noqa: BLE001 - reported by the next wait, in the thread of the user
             fault.keep(engine, error)
-        self.finished = clock()
+        self.finished = time.perf_counter()
         self._over.release()
         return self.finished
 
@@ -124,13 +123,11 @@ class Engine:
 
     Args:
         name: as it stands in messages.
-        clock: seconds, monotonic.
         fault: where errors are kept.
     """
 
-    def __init__(self, name: str, clock: Clock, fault: Fault) -> None:
+    def __init__(self, name: str, fault: Fault) -> None:
         self.name = name
-        self._clock = clock
         self._fault = fault
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._last: Operation | None = None
@@ -147,7 +144,7 @@ class Engine:
 
     def submit(self, work: Work, after: Iterable[Operation] = ()) -> Operation:
         """Queue ``work`` behind everything issued to this engine so far; it also waits for ``after``."""
-        operation = Operation(work, tuple(after), self._clock())
+        operation = Operation(work, tuple(after), time.perf_counter())
         self._last = operation
         self._queue.put(operation)
         return operation
@@ -159,9 +156,9 @@ class Engine:
 
     def _serve(self) -> None:
         _LIBC.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps of this thread end within µs of what was asked
-        finished = self._clock()
+        finished = time.perf_counter()
         while (operation := self._queue.get()) is not None:
-            finished = operation.run(self.name, finished, self._clock, self._fault)
+            finished = operation.run(self.name, finished, self._fault)
 
 
 class HostStream:
@@ -205,8 +202,7 @@ class HostStream:
 class HostEvent:
     """A mark in a stream."""
 
-    def __init__(self, clock: Clock, fault: Fault) -> None:
-        self._clock = clock
+    def __init__(self, fault: Fault) -> None:
         self._fault = fault
         self._recorded = math.inf
         self.operations: tuple[Operation, ...] = ()
@@ -215,7 +211,7 @@ class HostEvent:
     def record(self, stream: Stream) -> None:
         """Place the mark behind everything queued in the stream so far."""
         self.operations = require_type(stream, HostStream).frontier
-        self._recorded = self._clock()
+        self._recorded = time.perf_counter()
 
     def synchronize(self) -> None:
         """Hold the calling thread until the mark is reached.

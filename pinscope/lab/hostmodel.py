@@ -88,7 +88,6 @@ class HostModelLab:
     """A lab on this machine's memory alone. Enter it once.
 
     Args:
-        clock: seconds, monotonic; the one all time stamps come from.
         seed: of the random content; processes with the same seed know each other's patterns.
     """
 
@@ -96,14 +95,13 @@ class HostModelLab:
     device = 0
     device_id = "host"
 
-    def __init__(self, clock: hostengine.Clock = time.perf_counter, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         self.host_nodes = HostNodes()
         self.near: Mapping[int, int] = {}
-        self._clock = clock
         self._fault = hostengine.Fault()
-        self._to_device = hostengine.Engine("host-to-device copy", clock, self._fault)
-        self._to_host = hostengine.Engine("device-to-host copy", clock, self._fault)
-        self._compute = hostengine.Engine("compute", clock, self._fault)
+        self._to_device = hostengine.Engine("host-to-device copy", self._fault)
+        self._to_host = hostengine.Engine("device-to-host copy", self._fault)
+        self._compute = hostengine.Engine("compute", self._fault)
         self._ring_to_device = hostengine.StagingRing(self._to_device)
         self._ring_to_host = hostengine.StagingRing(self._to_host)
         self._open = ExitStack()
@@ -230,7 +228,7 @@ class HostModelLab:
 
     @contextmanager
     def event(self) -> Iterator[hostengine.HostEvent]:
-        yield hostengine.HostEvent(self._clock, self._fault)
+        yield hostengine.HostEvent(self._fault)
 
     @contextmanager
     def counters(self, count: int) -> Iterator[HostCounters]:
@@ -276,7 +274,7 @@ class HostModelLab:
         """A load that takes ``seconds``: less is asked for by what waiting overshoots here."""
         stream, marks = hostengine.HostStream(self._fault), []
         for _ in range(_CALIBRATIONS + 1):
-            marks.append(hostengine.HostEvent(self._clock, self._fault))
+            marks.append(hostengine.HostEvent(self._fault))
             marks[-1].record(stream)
             self.compute(stream, Load(seconds, seconds))
         stream.synchronize()
@@ -301,7 +299,7 @@ class HostModelLab:
     @contextmanager
     def hold(self, *streams: Stream) -> Iterator[None]:
         queues = [require_type(stream, hostengine.HostStream) for stream in streams]
-        gate = hostengine.Gate(self._clock())
+        gate = hostengine.Gate(time.perf_counter())
         for queue in queues:
             queue.wait_for((gate,))
             queue.held = True
@@ -310,7 +308,7 @@ class HostModelLab:
         finally:
             for queue in queues:
                 queue.held = False
-            gate.open(self._clock())
+            gate.open(time.perf_counter())
 
     def elapsed(self, start: Event, end: Event) -> float:
         """Seconds between two reached events.
@@ -333,7 +331,7 @@ class HostModelLab:
     # time that a thread takes to wake up is part of the load, not added to it.
 
     def _run(self, load: Load, ready: float) -> None:
-        hostengine.wait_until(ready + load.amount, self._clock)
+        hostengine.wait_until(ready + load.amount)
 
     def _consuming(self, load: Load, data: LoadData, counters: HostCounters, slot: int) -> hostengine.Work:
         """Prepared by the calling thread: while the engine's runs Python code, no copy can start."""
@@ -350,10 +348,10 @@ class HostModelLab:
 
     def _produce(self, load: Load, data: LoadData, ready: float) -> None:
         nbytes = data.buffer.nbytes
-        hostengine.wait_until(ready + load.amount - nbytes * median(self._write_costs), self._clock)
-        begun = self._clock()
+        hostengine.wait_until(ready + load.amount - nbytes * median(self._write_costs))
+        begun = time.perf_counter()
         self.fill(data.buffer, data.pattern)
-        self._write_costs.append((self._clock() - begun) / nbytes)
+        self._write_costs.append((time.perf_counter() - begun) / nbytes)
         self._run(load, ready)
 
     def _require(self, memory: HostMemory, copier: Copier = "engine") -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from pinscope.analysis.models import GRANULE_BYTES, page_table_memory_bytes
 from pinscope.analysis.rules import MUCH_LOCKED_BYTES, UNEXPLAINED_BYTES
-from pinscope.live.tracker import Registered, registered_by
+from pinscope.live.tracker import OLDEST_PIECES, registered_by
 from pinscope.probes.containers import GroupHeadrooms
 from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
-    Identity,
     MemoryMaps,
     ObjectKey,
+    command_line,
     container,
     covered_bytes,
     group_of,
@@ -40,8 +40,6 @@ _TELLING = (56 * MIB, 6_205_440)
 _UNFAMILIAR = at_most(
     "it includes what the driver maps for its contexts, as this driver maps other sizes than version 580"
 )
-_MOST_GENERATIONS = 100
-"""So many ancestors decide between two that started in one tick."""
 
 
 def context_count(maps: MemoryMaps) -> int:
@@ -103,14 +101,18 @@ def attribute(candidates: Collection[Candidate]) -> dict[int, Share]:
     """
     parents = {candidate.pid: candidate.parent for candidate in candidates}
     ranks = {candidate.pid: _rank(candidate, parents) for candidate in candidates}
-    common = _common(candidates)
-    shares = {candidate.pid: Share(_alone(candidate.maps.sizes, common)) for candidate in candidates}
-    for key, users in _users(candidates, common).items():
-        owner = min(users, key=lambda candidate: ranks[candidate.pid])
-        shares[owner.pid].owned.append(
-            covered_bytes([extent for candidate in users for extent in candidate.maps.shared_zero[key]])
-        )
-        for candidate in users:
+    counts = Counter(key for candidate in candidates for key in candidate.maps.shared_zero)
+    common = {key for key, count in counts.items() if count > 1}  # nearly always none; one process may have thousands
+    shares = {
+        candidate.pid: Share([size for key, size in candidate.maps.sizes.items() if key not in common])
+        for candidate in candidates
+    }
+    for key in common:
+        sharing = [candidate for candidate in candidates if key in candidate.maps.shared_zero]
+        owner = min(sharing, key=lambda candidate: ranks[candidate.pid])
+        extents = [extent for candidate in sharing for extent in candidate.maps.shared_zero[key]]
+        shares[owner.pid].owned.append(covered_bytes(extents))
+        for candidate in sharing:
             if candidate is not owner:
                 shares[candidate.pid].inherited.append(candidate.maps.sizes[key])
                 shares[candidate.pid].inherited_from.add(owner.pid)
@@ -160,37 +162,10 @@ def _without_larger(candidate: Candidate, most: int) -> Candidate:
     return replace(candidate, maps=replace(candidate.maps, shared_zero=kept))
 
 
-def _common(candidates: Collection[Candidate]) -> set[ObjectKey]:
-    """Pieces that more than one process maps; nearly always none, and one process may have thousands."""
-    met: set[ObjectKey] = set()
-    common: set[ObjectKey] = set()
-    for candidate in candidates:
-        common.update(met & candidate.maps.shared_zero.keys())
-        met.update(candidate.maps.shared_zero)
-    return common
-
-
-def _users(candidates: Collection[Candidate], common: set[ObjectKey]) -> dict[ObjectKey, list[Candidate]]:
-    """Who maps each of these pieces."""
-    users: dict[ObjectKey, list[Candidate]] = {}
-    for candidate in candidates:
-        for key in common & candidate.maps.shared_zero.keys():
-            users.setdefault(key, []).append(candidate)
-    return users
-
-
-def _alone(sizes: Mapping[ObjectKey, int], common: set[ObjectKey]) -> list[int]:
-    """Sizes of the pieces that only this process maps."""
-    if common.isdisjoint(sizes):
-        return list(sizes.values())
-    return [size for key, size in sizes.items() if key not in common]
-
-
 def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[float, int, int]:
     """Owners first: by start; of two that started in one tick the ancestor, then the lower pid."""
     depth, above, passed = 0, candidate.parent, {candidate.pid}
-    # A torn reading may show a circle, and a program may fork without end.
-    while above is not None and above in parents and above not in passed and depth < _MOST_GENERATIONS:
+    while above is not None and above in parents and above not in passed:  # a torn reading may show a circle
         passed.add(above)
         depth, above = depth + 1, parents[above]
     return (inf if candidate.started is None else candidate.started, depth, candidate.pid)
@@ -248,8 +223,8 @@ class Surroundings:
     booted: Answer[int]
     """Boot time in seconds since 1970."""
     groups: GroupHeadrooms
-    identify: Callable[[int], Identity]
-    """By pid; each is read once."""
+    started: Mapping[int, Answer[int]]
+    """Pid → clock ticks from the boot to its start."""
     registrations: Registrations | None = None
     """What the probe tells of registered memory, if it runs."""
 
@@ -279,7 +254,7 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         around: the host and its GPUs.
     """
     missing: dict[str, str] = {}
-    amounts = {field: _amount(seen, key).note(missing, field) for field, key in _STATUS.items()}
+    amounts = {field: seen.status.amount(key).note(missing, field) for field, key in _STATUS.items()}
     named = seen.maps is not None and any(
         process.pid == seen.pid for device in around.gpus.value or () for process in device.processes
     )
@@ -296,14 +271,17 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     managed = pieces.then(lambda _: seen.maps.value.managed_bytes if seen.maps and seen.maps.value else 0)
     allocations = _allocations(pieces.value or ())
     rounding = pieces.then(lambda _: sum(a.size_bytes // 2 * a.count for a in allocations if a.power_of_two))
-    group = group_of(seen.pid, around.groups.memberships(seen.pid))
+    group = group_of(seen.pid, around.proc)
     left = around.groups.of(seen.pid)
-    user = _number(seen, "Uid").then(user_name)
-    identity = around.identify(seen.pid)
-    started = start_time(seen.pid, identity.started, around.booted)
-    registered = _registered(seen, registered_by(seen.pid, cuda.value, started.value, around.registrations))
-    kept, keeping = _kept(seen, maps, pieces.then(sum))
+    user = seen.status.number("Uid").then(user_name)
+    started = start_time(seen.pid, around.started[seen.pid], around.booted)
+    followed, partly = registered_by(seen.pid, cuda.value, started.value, around.registrations)
     said: Answer[HostReport] = Answer.missing(_SAID_NOTHING) if seen.report is None else Answer(seen.report)
+    registered = followed.then(lambda known: known.registered_bytes)
+    registered_pages = followed.value.pinned_registered_bytes if followed.value is not None else 0
+    if registered.value is None and seen.report is not None and seen.report.registered_bytes is not None:
+        registered, registered_pages = Answer(seen.report.registered_bytes), seen.report.registered_bytes
+    kept, keeping = _kept(seen, maps, pieces.then(sum))
     driver_memory, kind = _driver_memory(owned, share, contexts, cuda)
     more_sizes = len(allocations) - MOST_SIZES
     estimates = {
@@ -313,16 +291,16 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         "managed_bytes": _MANAGED if managed.value else None,
         "allocations": at_least(f"mappings of {more_sizes:,} more sizes are left out") if more_sizes > 0 else None,
         "rounding_bytes": _ROUNDING if rounding.value else None,
-        "registered_bytes": registered.estimate,
+        "registered_bytes": partly,
         "kept_bytes": keeping,
         "driver_memory_bytes": kind,
     }
     return Holder(
         pid=seen.pid,
-        parent_pid=_number(seen, "PPid").note(missing, "parent_pid"),
+        parent_pid=seen.status.number("PPid").note(missing, "parent_pid"),
         user=user.note(missing, "user"),
-        name=seen.status.line("Name") or "",
-        command=identity.command.note(missing, "command"),
+        name=seen.status.text("Name").value or "",
+        command=command_line(seen.pid, around.proc).note(missing, "command"),
         cgroup=group.note(missing, "cgroup"),
         container=group.then(container, "its control group names no container").note(missing, "container"),
         cgroup_limit_bytes=left.then(lambda limit: limit.limit_bytes).note(missing, "cgroup_limit_bytes"),
@@ -333,14 +311,14 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         context_pinned_bytes=owned.then(lambda _: own_bytes).note(missing, "context_pinned_bytes"),
         driver_memory_bytes=driver_memory.note(missing, "driver_memory_bytes"),
         allocations=allocations[:MOST_SIZES],
-        registered_bytes=registered.bytes.note(missing, "registered_bytes"),
-        registrations=registered.pieces.note(missing, "registrations"),
+        registered_bytes=registered.note(missing, "registered_bytes"),
+        registrations=followed.then(lambda known: known.registrations).note(missing, "registrations"),
         kept_bytes=kept.note(missing, "kept_bytes"),
         kept_by=seen.report.kept_bytes if seen.report is not None else {},
         allocators=maps.allocators if maps is not None else (),
         python=owned.then(lambda _: maps is not None and maps.is_python).note(missing, "python"),
         said_at=said.then(lambda report: report.at).note(missing, "said_at"),
-        oldest_pieces=registered.oldest,
+        oldest_pieces=followed.value.pieces[:OLDEST_PIECES] if followed.value is not None else (),
         copies=around.registrations.copies.get(seen.pid) if around.registrations is not None else None,
         rounding_bytes=rounding.note(missing, "rounding_bytes"),
         inherited_bytes=pieces.then(lambda _: sum(split_pieces(share.inherited, contexts)[0])).note(
@@ -352,8 +330,8 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
         gpus=_gpu_uses(
             seen,
             _Mapped(
-                owned.then(lambda sizes: sum(sizes) + registered.pinned_bytes + (driver_memory.value or 0), ""),
-                _tables_bound(registered, driver_memory.value, doubt, around),
+                owned.then(lambda sizes: sum(sizes) + registered_pages + (driver_memory.value or 0), ""),
+                _tables_bound(registered.value is not None, partly, driver_memory.value, doubt, around),
                 frozenset() if maps is None or not owned.value else maps.gpus,
             ),
             around,
@@ -367,11 +345,6 @@ def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder
     )
 
 
-def _amount(seen: SeenProcess, key: str) -> Answer[int]:
-    amount = seen.status.bytes(key)
-    return Answer.missing(f"/proc/{seen.pid}/status has no amount {key}") if amount is None else Answer(amount)
-
-
 def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) -> Bound | None:
     """VFIO counts what it pins of a virtual machine in VmLck; who pins the same memory again has more than is there."""
     locked, resident = amounts["locked_bytes"] or 0, (amounts["rss_bytes"] or 0) + (amounts["hugetlb_bytes"] or 0)
@@ -383,14 +356,6 @@ def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) ->
         return None
     amounts["vm_pin_bytes"] = resident
     return PINNED_AGAIN
-
-
-def _registered(seen: SeenProcess, followed: Registered) -> Registered:
-    """What the probe saw, else what the process says."""
-    said = seen.report.registered_bytes if seen.report is not None else None
-    if followed.bytes.value is not None or said is None:
-        return followed
-    return Registered(Answer(said), Answer.missing("the process says only how much it is"), said)
 
 
 def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) -> tuple[Answer[int], Bound | None]:
@@ -411,11 +376,6 @@ def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) ->
     if names <= held.keys():
         return Answer(sum({**held, **kept}.values())), _HELD
     return allocated, _MAY_BE_KEPT if allocated.value else None
-
-
-def _number(seen: SeenProcess, key: str) -> Answer[int]:
-    number = seen.status.number(key)
-    return Answer.missing(f"/proc/{seen.pid}/status has no number {key}") if number is None else Answer(number)
 
 
 def _pieces(seen: SeenProcess, share: Share) -> Answer[Sequence[int]]:
@@ -473,12 +433,12 @@ class _Mapped:
 
 
 def _tables_bound(
-    registered: Registered, driver_memory: int | None, doubt: Bound | None, around: Surroundings
+    is_known: bool, partly: Bound | None, driver_memory: int | None, doubt: Bound | None, around: Surroundings
 ) -> Bound:
-    followed = around.registrations if registered.bytes.value is not None else None
+    """``is_known``: how much is registered; ``partly``: why not exactly."""
+    followed = around.registrations if is_known else None
     bound = page_table_bound(followed, driver_memory=bool(driver_memory), may_be_ordinary=doubt is not None)
-    part = registered.estimate
-    return bound.plus(None if part is None else Bound(kind=part.kind, why=f"of registered memory: {part.why}"))
+    return bound.plus(None if partly is None else Bound(kind=partly.kind, why=f"of registered memory: {partly.why}"))
 
 
 def _gpu_uses(

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from pinscope.errors import InvalidParameter, PinScopeError
@@ -84,32 +84,25 @@ class Repeater:
             thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        try:
-            while True:
-                due = self._clock()
-                while self._wanted:
-                    self._work()
-                    due = self._rest(due)
-                self._finish()
-                with self._lock:  # nobody can start it between the last look and the end
-                    if not self._wanted:
-                        self._thread = None
-                        return
-        except BaseException:
-            with self._lock:
-                self._thread = None
-            raise
+        while True:
+            due = self._clock()
+            while self._wanted:
+                self._work()
+                due = self._rest(due)
+            self._finish()
+            with self._lock:  # nobody can start it between the last look and the end
+                if not self._wanted:
+                    self._thread = None
+                    return
 
     def _rest(self, due: float) -> float:
         """Wait until the next turn is due, and say when that is; ``due``: when this one was."""
-        finished = self._clock()
-        while True:
-            self._wake.clear()
-            following = due + self.interval_seconds * max(1, math.ceil((finished - due) / self.interval_seconds))
-            left = following - self._clock()
-            if not self._wanted or left <= 0:
-                return following
+        passed = math.ceil((self._clock() - due) / self.interval_seconds)
+        following = due + self.interval_seconds * max(1, passed)
+        self._wake.clear()
+        if self._wanted and (left := following - self._clock()) > 0:
             self._wait(self._wake, left)
+        return following
 
 
 def _checked(seconds: float) -> float:
@@ -215,8 +208,6 @@ MOST_EVENTS = 1000
 HANGS_SECONDS = 5.0
 """A reading that takes longer (or three intervals, if that is more) is reported."""
 
-Callback = Callable[[Snapshot, Sample, tuple[Event, ...]], None]
-
 
 @dataclass(frozen=True)
 class History:
@@ -228,20 +219,8 @@ class History:
     events: tuple[Event, ...] = ()
     """Oldest first, the last :data:`MOST_EVENTS`."""
     trouble: str | None = None
-    """One line, if the last reading failed or the one in progress hangs, or if a listener failed."""
+    """One line, if the last reading failed or the one in progress hangs."""
     interval_seconds: float = 1.0
-
-
-@dataclass
-class _Kept:
-    """All that the sampler's lock guards."""
-
-    latest: Snapshot | None = None
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MOST_SAMPLES))
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    failing: str | None = None
-    callbacks_failing: str | None = None
-    reading_since: float | None = None
 
 
 class Sampler:
@@ -268,8 +247,11 @@ class Sampler:
         self._clock = clock
         self._began: float | None = None
         self._lock = threading.Lock()
-        self._kept = _Kept()
-        self._callbacks: tuple[Callback, ...] = ()
+        self._latest: Snapshot | None = None
+        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._failing: str | None = None
+        self._reading_since: float | None = None
         self._repeater = Repeater("pinscope-sampler", self._sample, interval_seconds, clock=clock, wait=wait)
 
     def __enter__(self) -> Self:
@@ -292,77 +274,43 @@ class Sampler:
         """Take no more snapshots. Does not wait long for a reading that hangs."""
         self._repeater.stop()
 
-    def subscribe(self, callback: Callback) -> None:
-        """Call this with each snapshot, its sample and what happened since the last one; in the sampler's thread."""
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-
-    def unsubscribe(self, callback: Callback) -> None:
-        """Call it no more; nothing happens if it was not called."""
-        with self._lock:
-            self._callbacks = tuple(known for known in self._callbacks if known != callback)
-
     def history(self) -> History:
         """All that is known now; it does not change afterwards."""
         with self._lock:
-            kept, interval = self._kept, self._repeater.interval_seconds
-            return History(kept.latest, tuple(kept.samples), tuple(kept.events), self._trouble(), interval)
+            samples, events, interval = tuple(self._samples), tuple(self._events), self._repeater.interval_seconds
+            return History(self._latest, samples, events, self._trouble(), interval)
 
     def _trouble(self) -> str | None:
-        kept, lines = self._kept, []
-        if kept.reading_since is not None and self.running:
-            lasted = self._clock() - kept.reading_since
+        lines = []
+        if self._reading_since is not None and self.running:
+            lasted = self._clock() - self._reading_since
             if lasted > max(HANGS_SECONDS, 3 * self._repeater.interval_seconds):
                 lines.append(f"The reading has been going on for {lasted:.0f} s")
-        if kept.failing is not None:
-            lines.append(f"Reading failed: {kept.failing}")
-        if kept.callbacks_failing is not None:
-            lines.append(f"Passing a snapshot on failed: {kept.callbacks_failing}")
+        if self._failing is not None:
+            lines.append(f"Reading failed: {self._failing}")
         return "; ".join(lines) or None
 
     def _sample(self) -> None:
-        """One reading, in the thread."""
+        """One reading, in the thread; nobody else writes what is kept."""
         now = self._clock()
-        with self._lock:
-            self._began = now if self._began is None else self._began
-            self._kept.reading_since = now
-            before, last = self._kept.latest, self._kept.samples[-1] if self._kept.samples else None
+        self._began = now if self._began is None else self._began
+        self._reading_since = now
+        failing = None
         try:
             taken = self._take()
-            sample, events = sample_of(taken, now - self._began, last), changes(before, taken)
+            sample = sample_of(taken, now - self._began, self._samples[-1] if self._samples else None)
+            events = changes(self._latest, taken)
         except Exception as error:  # noqa: BLE001 - whatever it was, the history says so and sampling goes on
-            with self._lock:
-                self._kept.reading_since = None
-                self._kept.failing = _one_line(error)
-            return
+            failing = _one_line(error)
         with self._lock:
-            self._kept.reading_since = None
-            if not self.running:  # it hung, and was stopped meanwhile
+            self._reading_since, self._failing = None, failing
+            if failing is not None or not self.running:  # it hung, and was stopped meanwhile
                 return
-            self._keep(taken, sample, events)
-            callbacks = self._callbacks
-        self._hand_on(callbacks, taken, sample, events)
-
-    def _keep(self, taken: Snapshot, sample: Sample, events: tuple[Event, ...]) -> None:
-        kept = self._kept
-        kept.failing = None
-        kept.latest = taken
-        kept.samples.append(sample)
-        while kept.samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
-            kept.samples.popleft()
-        kept.events.extend(events)
-
-    def _hand_on(
-        self, callbacks: tuple[Callback, ...], taken: Snapshot, sample: Sample, events: tuple[Event, ...]
-    ) -> None:
-        failed: Exception | None = None
-        for callback in callbacks:
-            try:
-                callback(taken, sample, events)
-            except Exception as error:  # noqa: BLE001 - the others are called, and the history says so
-                failed = error
-        with self._lock:
-            self._kept.callbacks_failing = None if failed is None else _one_line(failed)
+            self._latest = taken
+            self._samples.append(sample)
+            while self._samples[0].elapsed_seconds < sample.elapsed_seconds - self._history_seconds:
+                self._samples.popleft()
+            self._events.extend(events)
 
 
 def _one_line(error: Exception) -> str:

@@ -7,13 +7,11 @@ memory leaves no mark; both count in the kernel's total of pinned pages (measure
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from typing import Self
 
 from pinscope.analysis import rules
@@ -34,7 +32,7 @@ from pinscope.live.tracker import Tracker
 from pinscope.probes.containers import WSL2, GroupHeadrooms, has_own_pids, hides_processes, wsl_version
 from pinscope.probes.host_memory import NO_HOST, PIN_COUNTERS_ADVICE, read_host
 from pinscope.probes.proc import HERE, Answer, Proc
-from pinscope.probes.process import MemoryMaps, boot_time, identify
+from pinscope.probes.process import MemoryMaps, boot_time, start_ticks
 from pinscope.probes.process_scan import Processes, Remembered, SeenProcess, read_processes
 from pinscope.records.figure import Bound, BoundKind, about, at_least, at_most, bound_of_sum
 from pinscope.records.registration import Registrations
@@ -66,8 +64,6 @@ def unreadable(
             advice=None if host.missing["pinned_bytes"] == NO_HOST else PIN_COUNTERS_ADVICE,
         )
     yield from _processes(proc, processes)
-    if processes.value is not None:
-        yield from _bounds(processes.value)
     if gpus.value is None:
         yield Unreadable(
             what="GPUs", reason=gpus.reason or "", advice="'pinscope doctor' says what this machine lacks for it."
@@ -106,24 +102,14 @@ def _processes(proc: Proc, processes: Answer[Processes]) -> Iterator[Unreadable]
             advice=AS_ROOT,
             hides_holders=True,
         )
-    if processes.value.strangers:
-        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
-
-
-def _bounds(processes: Processes) -> Iterator[Unreadable]:
-    """What a snapshot leaves out so that no process can make it endless."""
-    if processes.skipped:
+    if processes.value.skipped:
         yield Unreadable(
-            what=f"Open files of {processes.skipped:,} of {processes.looked_at:,} processes",
+            what=f"Open files of {processes.value.skipped:,} of {processes.value.looked_at:,} processes",
             reason="they have more open files than a snapshot reads of one process, or of all together",
             hides_holders=True,
         )
-    if processes.unread:
-        yield Unreadable(
-            what=f"{processes.unread:,} of {processes.looked_at:,} processes",
-            reason="a snapshot takes only so much processor time",
-            hides_holders=True,
-        )
+    if processes.value.strangers:
+        yield _strangers(processes.value.strangers, outside=has_own_pids(proc) or hides_processes(proc))
 
 
 def _strangers(pids: frozenset[int], *, outside: bool) -> Unreadable:
@@ -198,7 +184,7 @@ def snapshot(
     """
     begun = time.thread_time()
     gpus = gpus or Answer.missing("the driver was not asked")
-    remembered = remembered or Remembered(is_series=False)
+    remembered = remembered or Remembered()
     if remembered.booted.value is None:
         remembered.booted = boot_time(proc)
     taken_at = datetime.now(UTC)
@@ -206,8 +192,9 @@ def snapshot(
     groups = GroupHeadrooms(proc)
     host = read_host(proc, groups)
     processes = read_processes(proc, gpu_pids, remembered)
+    seen = processes.value.seen if processes.value is not None else ()
     holders = _holders(
-        processes,
+        seen,
         host,
         Surroundings(
             proc=proc,
@@ -217,7 +204,7 @@ def snapshot(
             spare_pins_bytes=None,
             booted=remembered.booted,
             groups=groups,
-            identify=cache(lambda pid: identify(pid, proc)),
+            started={process.pid: start_ticks(process.pid, proc) for process in seen},
             registrations=registrations,
         ),
     )
@@ -238,11 +225,8 @@ def snapshot(
     )
 
 
-def _holders(processes: Answer[Processes], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
+def _holders(seen: Sequence[SeenProcess], host: HostTotals, around: Surroundings) -> tuple[Holder, ...]:
     """Processes that hold something, most bytes first."""
-    if processes.value is None:
-        return ()
-    seen: Sequence[SeenProcess] = processes.value.seen
     pinned = None if host.pins_bytes is None else host.pins_bytes + COUNTER_SLACK_BYTES
     candidates = [_candidate(process, around) for process in seen if process.maps is not None]
     shares = attribute(without_larger(candidates, pinned))
@@ -270,7 +254,7 @@ def _claimed(seen: Sequence[SeenProcess], shares: Mapping[int, Share], registrat
 
     return sum(
         sum(shares[process.pid].owned if process.pid in shares else ())
-        + (process.status.bytes("VmPin") or 0)
+        + (process.status.amount("VmPin").value or 0)
         + (registered[process.pid].pinned_registered_bytes if process.pid in registered else said(process))
         for process in seen
     )
@@ -280,8 +264,8 @@ def _candidate(process: SeenProcess, around: Surroundings) -> Candidate:
     maps = process.maps.value if process.maps is not None else None
     return Candidate(
         pid=process.pid,
-        parent=process.status.number("PPid"),
-        started=around.identify(process.pid).started.value,
+        parent=process.status.number("PPid").value,
+        started=around.started[process.pid].value,
         maps=maps if maps is not None else MemoryMaps({}),
     )
 
@@ -316,12 +300,10 @@ def _with_tables(
     device: DeviceFigures, holders: Sequence[Holder], processes: Answer[Processes], registrations: Registrations | None
 ) -> DeviceFigures:
     """The device with the page tables that its holders imply."""
-    joined = ("page_table_bytes", "context_overhead_bytes")
-    missing = {field: reason for field, reason in device.missing.items() if field not in joined}
     unknown = device.missing.get("processes") or processes.reason
     if unknown is not None:
-        missing |= dict.fromkeys(joined, unknown)
-        return device.model_copy(update={"missing": missing})
+        joined = dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), unknown)
+        return device.model_copy(update={"missing": {**device.missing, **joined}})
     tables = [use.page_table_bytes for holder in holders for use in holder.gpus if use.index == device.index]
     known = [amount for amount in tables if amount is not None]
     contexts = max(len({process.pid for process in device.processes}), len(tables))
@@ -341,7 +323,6 @@ def _with_tables(
         update={
             "page_table_bytes": sum(known),
             "context_overhead_bytes": context_overhead_bytes(contexts),
-            "missing": missing,
             "estimates": {**device.estimates, "page_table_bytes": bound, "context_overhead_bytes": _OVERHEAD},
         }
     )
@@ -355,9 +336,7 @@ def _explained(
     registrations: Registrations | None,
 ) -> HostTotals:
     """The host's totals, with the pinned one split into what the holders explain and the rest."""
-    joined = ("explained_bytes", "other_pinned_bytes", "pinned_least_bytes")
-    missing = {key: reason for key, reason in host.missing.items() if key not in joined}
-    estimates = dict(host.estimates)
+    missing, estimates = dict(host.missing), dict(host.estimates)
     explained: Answer[int] = Answer.missing(processes.reason or "")
     if processes.value is not None:
         registered = registrations.by_pid if registrations is not None else {}
@@ -438,7 +417,6 @@ class LiveSource:
         self._gpus = gpus
         self._tracker = tracker
         self._remembered = Remembered()
-        self._lock = threading.Lock()
         self._first = True
         self._before_bytes: int | None = None
         """The most that can have been registered before the first snapshot, as nobody is known to have pinned it."""
@@ -469,16 +447,15 @@ class LiveSource:
         if self._gpus is not None and self._first:
             self._gpus.wait(self._gpus.limit_seconds)
         self._first = False
-        with self._lock:  # several may ask; what the series remembers is for one at a time
-            gpus = self._gpus.latest() if self._gpus is not None else None
-            registrations = self._tracker.registered() if self._tracker is not None else None
-            if registrations is not None and registrations.copies:
-                copies = {pid: judged(each, self._before_bytes) for pid, each in registrations.copies.items()}
-                registrations = registrations.model_copy(update={"copies": copies})
-            taken = snapshot(self._proc, gpus, self._remembered, registrations)
-            if self._before_bytes is None and taken.host.other_pinned_bytes is not None:
-                self._before_bytes = taken.host.other_pinned_bytes + COUNTER_SLACK_BYTES
-            return taken
+        gpus = self._gpus.latest() if self._gpus is not None else None
+        registrations = self._tracker.registered() if self._tracker is not None else None
+        if registrations is not None and registrations.copies:
+            copies = {pid: judged(each, self._before_bytes) for pid, each in registrations.copies.items()}
+            registrations = registrations.model_copy(update={"copies": copies})
+        taken = snapshot(self._proc, gpus, self._remembered, registrations)
+        if self._before_bytes is None and taken.host.other_pinned_bytes is not None:
+            self._before_bytes = taken.host.other_pinned_bytes + COUNTER_SLACK_BYTES
+        return taken
 
 
 def open_source(

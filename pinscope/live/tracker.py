@@ -24,20 +24,11 @@ from pinscope.live.copies import CopyCounter
 from pinscope.live.sampler import Repeater
 from pinscope.probes import uprobes
 from pinscope.probes.copy_calls import COPY_CALLS
-from pinscope.probes.proc import HERE, Answer, Proc
+from pinscope.probes.elf import function_offsets
+from pinscope.probes.proc import HERE, Answer, FileKey, Proc
 from pinscope.probes.process import Caller, LiveCallers
 from pinscope.probes.tracefs import TraceInstance, remove_leftovers, tracing_access
-from pinscope.probes.uprobes import (
-    CALLS,
-    FLAGLESS,
-    Entered,
-    Executed,
-    FileKey,
-    LibraryUsers,
-    Lost,
-    Returned,
-    TraceEvent,
-)
+from pinscope.probes.uprobes import CALLS, FLAGLESS, Entered, Executed, LibraryUsers, Lost, Returned, TraceEvent
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 
@@ -59,52 +50,34 @@ class ProcessPieces:
     """By address."""
     unknown: list[Piece] = field(default_factory=list)
     """Allocated pieces of unknown address, oldest first."""
-    registered_bytes: int = 0
-    pinned_registered_bytes: int = 0
     calls: int = 0
     dropped_pieces: int = 0
     context_ended_at: datetime | None = None
-    record: PidRegistrations | None = None
-    """Made when it is asked for; ``None`` when something has happened since."""
 
     def __len__(self) -> int:
         """How many pieces are kept."""
         return len(self.registered) + len(self.allocated) + len(self.unknown)
-
-    def count(self, piece: Piece, sign: int) -> None:
-        """Count a piece in (1) or out (-1)."""
-        if piece.kind == "register":
-            self.registered_bytes += sign * piece.bytes
-            self.pinned_registered_bytes += sign * pinned_bytes(piece)
 
     def free(self, address: int) -> None:
         """Memory was freed; an address that nobody knows is put down to the oldest piece of unknown address."""
         if address and self.allocated.pop(address, None) is None and self.unknown:  # to free nothing is allowed
             del self.unknown[0]
 
-    def unregister(self, address: int) -> None:
-        """Memory was unregistered; nothing happens if nobody saw it registered."""
-        piece = self.registered.pop(address, None)
-        if piece is not None:
-            self.count(piece, sign=-1)
-
     def as_record(self) -> PidRegistrations:
         """What is known of it, as a record; oldest pieces first."""
-        if self.record is None:
-            pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
-            self.record = PidRegistrations(
-                pid=self.caller.pid,
-                name=self.caller.name,
-                from_start=self.from_start,
-                registered_bytes=self.registered_bytes,
-                registrations=len(self.registered),
-                pinned_registered_bytes=self.pinned_registered_bytes,
-                pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
-                calls=self.calls,
-                dropped_pieces=self.dropped_pieces,
-                context_ended_at=self.context_ended_at,
-            )
-        return self.record
+        pieces = (*self.registered.values(), *self.allocated.values(), *self.unknown)
+        return PidRegistrations(
+            pid=self.caller.pid,
+            name=self.caller.name,
+            from_start=self.from_start,
+            registered_bytes=sum(piece.bytes for piece in self.registered.values()),
+            registrations=len(self.registered),
+            pinned_registered_bytes=sum(map(pinned_bytes, self.registered.values())),
+            pieces=tuple(sorted(pieces, key=lambda piece: piece.since)),
+            calls=self.calls,
+            dropped_pieces=self.dropped_pieces,
+            context_ended_at=self.context_ended_at,
+        )
 
 
 def pinned_bytes(piece: Piece) -> int:
@@ -117,13 +90,11 @@ def pinned_bytes(piece: Piece) -> int:
 
 MOST_PIECES = 20_000
 """Of one process."""
-MOST_PIECES_OF_ALL = 200_000
 MOST_PROCESSES = 4096
 MOST_UNFINISHED = 1000
 """Calls that were entered and have not returned, before it is looked whether their threads are there still."""
 MOST_BYTES = 2**50
-"""Of one process: more than any host has. What claims more is no driver's library, and the sum over all processes must
-fit 63 bits."""
+"""Of one piece: more than any host has."""
 START_SLACK_SECONDS = 0.05
 """The kernel gives the start of a process in hundredths of a second."""
 
@@ -141,7 +112,6 @@ class PinnedPieces:
         self._since = since
         self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
-        self._pieces = 0
         self.lost_events = 0
         self._left_out: set[Caller] = set()
 
@@ -216,7 +186,6 @@ class PinnedPieces:
         process = self._processes.get(pid)
         if process is not None and (before is None or process.caller.started <= before):
             del self._processes[pid]
-            self._pieces -= len(process)
 
     def _apply_call(self, caller: Caller | None, entered: Entered, returned: Returned, moment: datetime) -> None:
         # An event older than the process is that of an earlier one with the same number.
@@ -225,25 +194,21 @@ class PinnedPieces:
         process = self._process(caller)
         if process is None:
             return
-        process.record = None
-        kept = len(process)
         match CALLS[returned.call]:
             case "free":
                 process.free(entered.arguments[0])
             case "unregister":
-                process.unregister(entered.arguments[0])
+                process.registered.pop(entered.arguments[0], None)  # nobody may have seen it registered
             case "end_context":
                 process.context_ended_at = moment
             case _:
                 self._pin(process, entered, returned, moment)
-        self._pieces += len(process) - kept
 
     def _pin(self, process: ProcessPieces, entered: Entered, returned: Returned, moment: datetime) -> None:
         """Memory was registered or allocated."""
         process.calls += 1
         first, size, flags = entered.arguments
-        is_full = len(process) >= MOST_PIECES or self._pieces >= MOST_PIECES_OF_ALL
-        if is_full or not 0 < size < MOST_BYTES - process.registered_bytes:
+        if len(process) >= MOST_PIECES or not 0 < size < MOST_BYTES:
             process.dropped_pieces += 1
             return
         flags = 0 if entered.call in FLAGLESS else flags & 0xFFFFFFFF
@@ -259,11 +224,9 @@ class PinnedPieces:
         if piece.address is None:
             process.unknown.append(piece)
         elif registers:
-            process.unregister(piece.address)  # in a call that was lost
-            process.registered[piece.address] = piece
+            process.registered[piece.address] = piece  # one of this address was unregistered in a call that was lost
         else:
             process.allocated[piece.address] = piece
-        process.count(piece, sign=1)
 
 
 _NOT_PINNING = "it exports none of the driver's calls that pin memory"
@@ -457,7 +420,7 @@ class _Session:
 
     def _probe(self, path: str, descriptor: int) -> ProbedLibrary:
         machine = os.uname().machine
-        offsets = uprobes.function_offsets(descriptor, CALLS, machine)
+        offsets = function_offsets(descriptor, CALLS, machine)
         if not offsets.value:
             return ProbedLibrary(path=path, reason=offsets.reason or _NOT_PINNING)
         # By the open file: a path may hold blanks, which end it.
@@ -470,7 +433,7 @@ class _Session:
         except OSError as error:
             reason = _NO_PROBES_THERE if error.errno == errno.EIO else f"the kernel refuses: {error.strerror or error}"
             return ProbedLibrary(path=path, reason=reason)
-        self._copies.add(place, uprobes.function_offsets(descriptor, COPY_CALLS, machine).value or {})
+        self._copies.add(place, function_offsets(descriptor, COPY_CALLS, machine).value or {})
         return ProbedLibrary(path=path, calls=tuple(calls))
 
     def close(self) -> None:
@@ -523,25 +486,10 @@ _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned mem
 _LEFT_OUT = at_least("more processes pin memory than the probe follows")
 
 
-@dataclass(frozen=True)
-class Registered:
-    """Registered memory of one process."""
-
-    bytes: Answer[int]
-    """To the byte."""
-    pieces: Answer[int]
-    pinned_bytes: int = 0
-    """The whole pages that the kernel pins for it; 0 where that is not known."""
-    estimate: Bound | None = None
-    """Why the figures are no more than an estimate."""
-    oldest: tuple[Piece, ...] = ()
-    """Live pieces that were pinned first, allocated ones too."""
-
-
 def registered_by(
     pid: int, cuda: bool | None, started_at: datetime | None, registrations: Registrations | None
-) -> Registered:
-    """What a process has registered.
+) -> tuple[Answer[PidRegistrations], Bound | None]:
+    """What a process has registered, and why that is no more than an estimate if it is one.
 
     Args:
         pid: of the process.
@@ -551,22 +499,15 @@ def registered_by(
     """
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:
-        return Registered(Answer(None, unknown), Answer(None, unknown))
+        return Answer(None, unknown), None
     known = registrations.by_pid.get(pid)
     if known is None and pid in registrations.not_followed:
-        unfollowed: Answer[int] = Answer.missing(registrations.not_followed[pid])
-        return Registered(unfollowed, unfollowed)
+        return Answer.missing(registrations.not_followed[pid]), None
     if known is None and cuda is False:
-        return Registered(Answer(0), Answer(0))
+        return Answer(PidRegistrations(pid=pid, name="")), None
     since_its_start = started_at is not None and started_at > registrations.since
     known = known or PidRegistrations(pid=pid, name="", from_start=since_its_start)
-    return Registered(
-        Answer(known.registered_bytes),
-        Answer(known.registrations),
-        known.pinned_registered_bytes,
-        _estimate(known, registrations),
-        known.pieces[:OLDEST_PIECES],
-    )
+    return Answer(known), _estimate(known, registrations)
 
 
 def _estimate(known: PidRegistrations, registrations: Registrations) -> Bound | None:

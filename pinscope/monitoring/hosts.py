@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
-from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
@@ -21,6 +21,14 @@ ANSWER_SECONDS = 5.0
 MOST_BYTES = 16 * 2**20
 """Of an answer; one of 500 holders has 200 KB."""
 AT_ONCE = 64
+METRICS = {
+    "memory_bytes": "pinscope_host_memory_bytes",
+    "available_bytes": "pinscope_host_memory_available_bytes",
+    "pinned_bytes": "pinscope_host_pinned_bytes",
+    "other_bytes": "pinscope_host_pinned_other_bytes",
+    "unattributed_bytes": "pinscope_gpu_memory_unattributed_bytes",
+}
+"""Field of :class:`RemoteHost` → the metric of which it is the sum."""
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
@@ -65,7 +73,7 @@ def addresses(text: str) -> list[str]:
     Raises:
         InvalidParameter: one of them is none.
     """
-    found = []
+    given = []
     for part in filter(None, (word.strip() for word in text.split(","))):
         try:
             parts = urlsplit(f"//{part}")
@@ -74,10 +82,10 @@ def addresses(text: str) -> list[str]:
             host, port = None, 0
         if not host or parts.path or parts.query or parts.username:
             raise InvalidParameter(f"{quoted(part)} is no address of an exporter; write host:port, such as node1:10435")
-        found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    if not found:
+        given.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if not given:
         raise InvalidParameter("--hosts takes addresses of exporters by comma, such as node1:10435,node2:10435")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(given))
 
 
 def read_hosts(names: Sequence[str], fetch: Callable[[str], str] | None = None) -> list[RemoteHost]:
@@ -93,35 +101,22 @@ def _fetch(address: str) -> str:
 
 
 def _read(address: str, fetch: Callable[[str], str]) -> RemoteHost:
+    series = defaultdict[str, list[tuple[Mapping[str, str], float]]](list)
     try:
-        series: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         for family in text_string_to_metric_families(fetch(address)):
             for sample in family.samples:
-                series.setdefault(sample.name, []).append((sample.labels, sample.value))
-    except (OSError, URLError, HTTPException) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+                series[sample.name].append((sample.labels, sample.value))
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
         return RemoteHost(address, f"no answer: {getattr(reason, 'strerror', None) or reason}")
     except (ValueError, KeyError, IndexError):
-        return RemoteHost(address, "what answers there is no exporter of PinScope")
+        series.clear()
     if "pinscope_up" not in series:
         return RemoteHost(address, "what answers there is no exporter of PinScope")
-    if not _one(series, "pinscope_up"):
+    if not _sum(series, "pinscope_up"):
         return RemoteHost(address, "its exporter cannot read the host now")
-    return RemoteHost(
-        address,
-        None,
-        _one(series, "pinscope_host_memory_bytes"),
-        _one(series, "pinscope_host_memory_available_bytes"),
-        _one(series, "pinscope_host_pinned_bytes"),
-        _one(series, "pinscope_host_pinned_other_bytes"),
-        _sum(series, "pinscope_gpu_memory_unattributed_bytes"),
-        list(_slow_links(series)),
-        _holders(series),
-    )
-
-
-def _one(series: Series, name: str) -> float | None:
-    return next((value for _, value in series.get(name, ()) if math.isfinite(value)), None)
+    figures = {field: _sum(series, name) for field, name in METRICS.items()}
+    return RemoteHost(address, None, **figures, slow_links=list(_slow_links(series)), holders=_holders(series))
 
 
 def _sum(series: Series, name: str) -> float | None:
@@ -133,16 +128,15 @@ def _slow_links(series: Series) -> Iterator[str]:
     """Lanes below the best. Not generations: an idle link trains down to save power."""
     best = {labels.get("gpu"): value for labels, value in series.get("pinscope_gpu_link_best_lanes", ())}
     for labels, lanes in series.get("pinscope_gpu_link_lanes", ()):
-        most = best.get(labels.get("gpu"))
-        if most is not None and lanes < most:
-            yield f"GPU {labels.get('gpu')}: {lanes:.0f} of {most:.0f} lanes"
+        gpu = labels.get("gpu")
+        if lanes < best.get(gpu, lanes):
+            yield f"GPU {gpu}: {lanes:.0f} of {best[gpu]:.0f} lanes"
 
 
 def _holders(series: Series) -> list[RemoteHolder]:
-    held: dict[tuple[str, str, str], float] = {}
+    held = defaultdict[tuple[str, str, str], float](float)
     for name in ("pinscope_holder_host_alloc_bytes", "pinscope_holder_registered_bytes"):
         for labels, value in series.get(name, ()):
-            key = (labels.get("name", ""), labels.get("pid", ""), labels.get("user", ""))
-            held[key] = held.get(key, 0.0) + value
+            held[labels.get("name", ""), labels.get("pid", ""), labels.get("user", "")] += value
     some = [RemoteHolder(*key, value) for key, value in held.items() if value > 0]
     return sorted(some, key=lambda holder: -holder.bytes)

@@ -34,8 +34,6 @@ DEFAULT_PORT = 10435
 PATH = "/metrics"
 CLIENT_SECONDS = 10.0
 """Without a byte for so long, a client is hung up on."""
-MOST_WAITING = 128
-"""Connections that the kernel keeps until it is their turn."""
 STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
 _PORT = re.compile(r":\d{1,5}$")
@@ -138,7 +136,6 @@ class _Server(ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    request_queue_size = MOST_WAITING
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The client hung up: nothing is wrong here."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from pinscope.analysis.models import ENTRY_BYTES
 from pinscope.analysis.pinning_strategy import DEFAULT_SHARED, USUAL, WORTH_IT, Recipe, Recommended, is_near
@@ -144,11 +144,6 @@ class Demand:
         """Processes that have a context on the busiest GPU."""
         return -(-self.processes * self.gpus // self.all_gpus)
 
-    @property
-    def used_gpus(self) -> int:
-        """GPUs on which some process has a context: with few processes, not all there are."""
-        return min(self.all_gpus, self.processes * self.gpus)
-
 
 @dataclass(frozen=True)
 class Sharing:
@@ -276,17 +271,22 @@ def make_plan(demand: Demand, prices: Prices, budget: HostBudget) -> Plan:
         )
         for strategy, (on_one, in_all) in tables.items()
     )
-    near = [pace for pace in prices.paces if _near(demand, pace) and _possible(pace.strategy, demand, budget)]
-    fastest_first = tuple(sorted(near, key=lambda pace: -pace.bytes_per_second))
-    recipes = prices.recipes if near else None
+    telling = [pace for pace in prices.paces if _tells(demand, pace) and _possible(pace.strategy, demand, budget)]
+    fastest_first = tuple(sorted(telling, key=lambda pace: -pace.bytes_per_second))
+    recipes = prices.recipes if telling else None
     if recipes and budget.only_cuda_allocates:
         recipes = Recommended(Recipe(USUAL, None, threads=0), None, gentler_in_chunks=False)
     return Plan(demand, prices.page, context, sharings, fastest_first, recipes, budget)
 
 
 def _near(demand: Demand, pace: Pace) -> bool:
-    """Whether a pace tells of what each process pins, and of all of them at once."""
+    """Whether a pace was measured over an amount like what each process pins, and all of them at once."""
     return is_near(demand.pinned_bytes, pace.measured_bytes) and is_near(demand.total_bytes, pace.measured_bytes)
+
+
+def _tells(demand: Demand, pace: Pace) -> bool:
+    """Whether a pace tells of an amount: time grows with it, but of far less another strategy may be the fastest."""
+    return demand.pinned_bytes >= pace.measured_bytes or is_near(demand.pinned_bytes, pace.measured_bytes)
 
 
 def _possible(strategy: str, demand: Demand, budget: HostBudget) -> bool:
@@ -398,6 +398,15 @@ class PlanParams(Inputs):
                 return self.model_copy(update={"gpu_memory": min(stated)})
         return self
 
+    @model_validator(mode="after")
+    def _gpus_are_used(self) -> Self:
+        if self.all_gpus > (used := self.processes * self.gpus):
+            raise ValueError(
+                f"{self.all_gpus} GPUs in all, but processes × GPUs of each process is {used}: say how many processes "
+                "there are, or GPUs of each"
+            )
+        return self
+
     def demand(self) -> Demand:
         """These parameters as the arithmetic takes them."""
         copies = 1 if self.shared else self.processes
@@ -444,7 +453,10 @@ def host_and_prices(params: PlanParams, store: Store, environment: Environment) 
     """
     like, demand = like_run(store, params.like) if params.like else None, params.demand()
     sharers = demand.processes if demand.is_shared else 1
-    prices = known_prices(store, environment, like, partial(_near, demand), sharers)
+    for tells in (_near, _tells):
+        prices = known_prices(store, environment, like, partial(tells, demand), sharers)
+        if prices.paces:
+            break
     return like.environment if like else environment, prices
 
 
@@ -570,10 +582,10 @@ def why_elsewhere(plan: Plan) -> str | None:
     here, demand, host = plan.budget.gpu_memory_bytes, plan.demand, plan.budget.host
     if not plan.budget.has_gpu:
         return f"{host} has no GPU"
-    if demand.used_gpus > len(here) > 0:
-        return f"the plan is for {demand.used_gpus} GPUs, {host} has {len(here)}"
+    if demand.all_gpus > len(here) > 0:
+        return f"the plan is for {demand.all_gpus} GPUs, {host} has {len(here)}"
     off = [size / demand.gpu_memory_bytes - 1 for size in here]
-    if here and (min(map(abs, off)) > _SAME_SHARE or sum(share >= -_SAME_SHARE for share in off) < demand.used_gpus):
+    if here and (min(map(abs, off)) > _SAME_SHARE or sum(share >= -_SAME_SHARE for share in off) < demand.all_gpus):
         sizes = " and ".join(dict.fromkeys(map(format_bytes, here)))
         return f"the plan is for GPUs of {format_bytes(demand.gpu_memory_bytes)}, those of {host} have {sizes}"
     return None

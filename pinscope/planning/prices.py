@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeVar
 
 from pinscope.analysis import pinning_strategy
@@ -17,7 +18,7 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.registration import SHARED_STRATEGIES
 from pinscope.records.run import ExperimentRun, Run
-from pinscope.store.recordings import recorded_runs
+from pinscope.store.recordings import nearest_runs, recorded_runs
 from pinscope.store.store import Store
 
 Source = Literal["given", "measured", "recorded", "assumed"]
@@ -180,7 +181,10 @@ def known_prices(
     recorded: list[Environment] = []
 
     def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
-        for run in _telling(store, experiment, like.environment if like else environment, like):
+        told: Iterator[ExperimentRun] = nearest_runs(store, experiment, like.environment if like else environment)
+        if isinstance(like, ExperimentRun) and (like.experiment, like.lab) == (experiment, "cuda"):
+            told = chain([like], told)
+        for run in told:
             is_here = run.environment.machine_id == environment.machine_id and not run.recording
             origin = Origin("measured" if is_here else "recorded", run.id, run.gpu.name if run.gpu else None)
             try:
@@ -204,21 +208,6 @@ def known_prices(
         recipes=recommended,
         recorded=recorded[0] if recorded else None,
     )
-
-
-def _telling(store: Store, experiment: str, environment: Environment, like: Run | None) -> Iterator[ExperimentRun]:
-    """Runs of that machine, newest first, then recordings. Other machines' imported runs tell only where asked for."""
-    models, recordings = {device.name for device in environment.devices[:1]}, []
-    if isinstance(like, ExperimentRun) and (like.experiment, like.lab) == (experiment, "cuda"):
-        yield like
-    for run in store.each_run(experiment=experiment, lab="cuda"):
-        if not isinstance(run, ExperimentRun) or not run.observations:
-            continue
-        if run.recording:
-            recordings.append(run)
-        elif run.environment.machine_id == environment.machine_id:
-            yield run
-    yield from sorted(recordings, key=lambda run: not (run.gpu and run.gpu.name in models))
 
 
 def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:

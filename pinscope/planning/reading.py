@@ -14,6 +14,7 @@ from pinscope.analysis.pinning_strategy import (
     USUAL,
     WORTH_IT,
     Recipe,
+    is_near,
 )
 from pinscope.analysis.rules import ROUNDING_ADVICE, page_table_severity, rounded_up
 from pinscope.errors import InvalidParameter
@@ -97,7 +98,7 @@ def _verdict(plan: Plan) -> str:
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
     needs = f"{format_bytes(demand.total_bytes)} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
-    return f"{words}: {needs}; name its memory or its like."
+    return f"{words}: {needs}; give --host-memory or --like."
 
 
 def _headline(plan: Plan) -> tuple[Quantity, ...]:
@@ -108,6 +109,8 @@ def _headline(plan: Plan) -> tuple[Quantity, ...]:
     reason = None if pace else f"not measured for {amount}"
     seconds = pace.seconds_for(demand.total_bytes) if pace else None
     how = f"through {ROUNDING[demand.through]}" if demand.through in ROUNDING else "the recommended way"
+    if pace and not is_near(demand.total_bytes, pace.measured_bytes):
+        how += f", at the pace of {format_bytes(pace.measured_bytes)}"
     why = why_elsewhere(plan)
     here = f" ({why})" if why else ""
     return (
@@ -364,7 +367,7 @@ def _owner(plan: Plan) -> Iterator[Finding]:
     times = (registering.tables_bytes + registering.contexts_bytes) / (owner.tables_bytes + owner.contexts_bytes)
     if costing(times) == "note":
         return
-    saved, gpus = registering.tables_bytes - owner.tables_bytes, plan.demand.used_gpus
+    saved, gpus = registering.tables_bytes - owner.tables_bytes, plan.demand.all_gpus
     yield warning(
         "plan-one-owner",
         quantity("All GPUs, each process registers", registering.tables_bytes, "bytes"),

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pinscope.probes.proc import HERE, Answer, Proc, whole
-from pinscope.probes.process import PYTHON, user_name
+from pinscope.probes.process import PARENT, PYTHON, STACK, STARTED, stat_fields, user_name
 
 OLDEST = (3, 9)
 """Python that the recorder runs in."""
 _CUPTI = re.compile(r"(/\S*/libcupti\.so[.\d]*)$", re.ASCII | re.MULTILINE)
 _CUDA = "/libcuda.so"
-_PARENT, _STARTED, _STACK = 1, 19, 25
-"""Places in ``stat``, behind the name."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -105,8 +103,8 @@ def uses_cuda(pid: int, proc: Proc = HERE) -> bool:
 
 def _times(pid: int, proc: Proc) -> tuple[int, int] | None:
     """When a process began, and where its stack does; ``None`` if it has ended."""
-    fields = (proc.read(f"/proc/{pid}/stat").value or "").rpartition(")")[2].split()
-    return (int(fields[_STARTED]), int(fields[_STACK])) if len(fields) > _STACK and fields[0] not in "ZX" else None
+    fields = stat_fields(pid, proc).value or []
+    return (int(fields[STARTED]), int(fields[STACK])) if len(fields) > STACK else None
 
 
 def forbidden(proc: Proc = HERE) -> str:
@@ -120,9 +118,8 @@ def descendants_of(pid: int, proc: Proc = HERE) -> Iterator[int]:
     """The processes that a process has started, and those that these have."""
     parents: dict[int, list[int]] = {}
     for child in proc.pids().value or ():
-        fields = (proc.read(f"/proc/{child}/stat").value or "").rpartition(")")[2].split()
-        if len(fields) > _PARENT:
-            parents.setdefault(int(fields[_PARENT]), []).append(child)
+        if fields := stat_fields(child, proc).value:
+            parents.setdefault(int(fields[PARENT]), []).append(child)
     waiting = list(parents.get(pid, ()))
     while waiting:
         yield (child := waiting.pop(0))

@@ -63,9 +63,6 @@ UNLIMITED = 2**62
 
 NO_LIMIT = "no control group limits the memory of this process"
 
-MOST_GROUPS = 4096
-"""Control groups that one reading looks at: a process's own and all above it."""
-
 
 @dataclass(frozen=True)
 class Headroom:
@@ -81,13 +78,13 @@ class _Files:
 
     limits: tuple[str, ...]
     usage: str
-    reclaimable: tuple[str, ...]
+    reclaimable: str
 
 
 _VERSIONS = {
-    "cgroup": _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_inactive_file", "inactive_file")),
+    "cgroup": _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     # Above memory.high the kernel throttles: pinned pages cannot be reclaimed, so the process would crawl.
-    "cgroup2": _Files(("memory.max", "memory.high"), "memory.current", ("inactive_file",)),
+    "cgroup2": _Files(("memory.max", "memory.high"), "memory.current", "inactive_file"),
 }
 
 
@@ -96,61 +93,37 @@ def memory_headroom(proc: Proc) -> Answer[Headroom]:
     return GroupHeadrooms(proc).of("self")
 
 
-def memory_groups(proc: Proc) -> Answer[tuple[tuple[str, str], ...]]:
-    """(file system type, folder) of this process's own group that may limit memory, then of each above it."""
-    memberships, mounts = proc.read("/proc/self/cgroup"), read_mounts(proc)
+def memory_groups(
+    proc: Proc, pid: int | Literal["self"] = "self", mounts: Answer[tuple[Mount, ...]] | None = None
+) -> Answer[tuple[tuple[str, str], ...]]:
+    """(file system type, folder) of a process's own group that may limit memory, then of each above it."""
+    memberships, mounts = proc.read(f"/proc/{pid}/cgroup"), mounts or read_mounts(proc)
     if memberships.value is None or mounts.value is None:
         return Answer.missing(f"control groups are unknown: {memberships.reason or mounts.reason}")
-    return Answer(tuple(_groups(memberships.value, tuple(filter(_limits_memory, mounts.value)))))
+    if pid != "self" and "/.." in memberships.value:
+        return Answer.missing("its control group is outside of what can be seen from here")
+    return Answer(tuple(_groups(memberships.value, mounts.value)))
 
 
 class GroupHeadrooms:
     """What control groups leave several processes: each group is read once, so make a new one for each reading."""
 
     def __init__(self, proc: Proc) -> None:
-        self._proc = proc
-        self._mounts = read_mounts(proc).then(lambda mounts: tuple(filter(_limits_memory, mounts)))
-        self._known: dict[str, Answer[Headroom]] = {}
-        self._levels: dict[tuple[str, str], Answer[Headroom]] = {}
-        self._memberships: dict[int | Literal["self"], Answer[str]] = {}
-
-    def memberships(self, pid: int | Literal["self"]) -> Answer[str]:
-        """The groups of a process, as its ``cgroup`` lists them."""
-        if pid not in self._memberships:
-            self._memberships[pid] = self._proc.read(f"/proc/{pid}/cgroup")
-        return self._memberships[pid]
+        self._proc, self._mounts = proc, read_mounts(proc)
+        self._known: dict[tuple[tuple[str, str], ...], Answer[Headroom]] = {}
 
     def of(self, pid: int | Literal["self"]) -> Answer[Headroom]:
         """The tightest headroom on the way from a process's groups to the root."""
-        memberships = self.memberships(pid)
-        if memberships.value is None or self._mounts.value is None:
-            return Answer.missing(f"control groups are unknown: {memberships.reason or self._mounts.reason}")
-        if pid != "self" and "/.." in memberships.value:
-            return Answer.missing("its control group is outside of what can be seen from here")
-        if memberships.value not in self._known:
-            self._known[memberships.value] = self._tightest(memberships.value, self._mounts.value)
-        return self._known[memberships.value]
+        return memory_groups(self._proc, pid, self._mounts).ask(self._tightest)
 
-    def _tightest(self, memberships: str, mounts: Sequence[Mount]) -> Answer[Headroom]:
-        levels = []
-        unreadable = []
-        for kind, folder in _groups(memberships, mounts):
-            level = self._level(kind, folder)
-            if level.value is not None:
-                levels.append(level.value)
-            elif level.reason is not None and level.reason != NO_LIMIT:
-                unreadable.append(level.reason)
-        if levels:
-            return Answer(min(levels, key=lambda level: (level.bytes, level.limit_bytes)))
-        return Answer.missing(unreadable[0] if unreadable else NO_LIMIT)
-
-    def _level(self, kind: str, folder: str) -> Answer[Headroom]:
-        """One group; a user who may make groups can make any number, one below the other."""
-        if (kind, folder) not in self._levels:
-            if len(self._levels) >= MOST_GROUPS:
-                return Answer.missing(f"one reading looks at no more than {MOST_GROUPS} control groups")
-            self._levels[kind, folder] = _headroom(self._proc, kind, folder)
-        return self._levels[kind, folder]
+    def _tightest(self, groups: tuple[tuple[str, str], ...]) -> Answer[Headroom]:
+        if groups not in self._known:
+            answers = [_headroom(self._proc, *group) for group in groups]
+            levels = [answer.value for answer in answers if answer.value is not None]
+            reasons = [answer.reason for answer in answers if answer.reason not in (None, NO_LIMIT)]
+            tightest = min(levels, key=lambda level: (level.bytes, level.limit_bytes), default=None)
+            self._known[groups] = Answer(tightest, None if tightest else (*reasons, NO_LIMIT)[0])
+        return self._known[groups]
 
 
 def memory_paths(memberships: str) -> dict[str, str]:
@@ -169,7 +142,7 @@ def memory_paths(memberships: str) -> dict[str, str]:
 def _groups(memberships: str, mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
     """(file system type, folder) of each group on the way up, for every hierarchy that may limit memory."""
     paths = memory_paths(memberships)
-    for mount in mounts:
+    for mount in filter(_limits_memory, mounts):
         if mount.kind in paths:
             for folder in _chain(paths[mount.kind], mount):
                 yield mount.kind, folder
@@ -217,9 +190,7 @@ def _headroom(proc: Proc, kind: str, folder: str) -> Answer[Headroom]:
         return Answer.missing(f"the control group has a limit, but its usage is unknown: {usage.reason}")
     limit = min(limits)
     statistics = proc.fields(f"{folder}/memory.stat")
-    reclaimable = next(
-        (amount.value for name in files.reclaimable if (amount := statistics.amount(name)).value is not None), 0
-    )
+    reclaimable = statistics.amount(files.reclaimable).value or 0
     return Answer(Headroom(max(0, limit - usage.value + min(reclaimable, usage.value)), limit))
 
 
@@ -259,14 +230,8 @@ def virtualization(proc: Proc) -> Answer[str]:
 
 
 def wsl_version(proc: Proc) -> str | None:
-    """``WSL1`` or ``WSL2`` in Windows' subsystem for Linux. One short file tells: a live view asks each second.
-
-    WSL names Microsoft in its kernel release; version 1, which is no Linux kernel, with a capital letter.
-    """
-    release = proc.line("/proc/sys/kernel/osrelease").value or ""
-    if "microsoft" in release:
-        return WSL2
-    return "WSL1" if "Microsoft" in release else None
+    """``WSL2`` in Windows' subsystem for Linux, which names Microsoft in its kernel release; version 1 has no CUDA."""
+    return WSL2 if "microsoft" in (proc.line("/proc/sys/kernel/osrelease").value or "") else None
 
 
 def has_own_pids(proc: Proc) -> bool:

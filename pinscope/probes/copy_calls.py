@@ -19,6 +19,7 @@ from fcntl import ioctl
 from itertools import product
 from typing import Literal
 
+from pinscope.probes.host_memory import kernel_call
 from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.uprobes import ARCHITECTURES
 
@@ -49,8 +50,6 @@ _CALLS = tuple(COPY_CALLS)
 RING_BYTES = 4 * 2**20
 """Of memory, for all processes: 87 000 calls between two readings."""
 
-_SYSTEM_CALLS: Mapping[str, tuple[int, int]] = {"x86_64": (321, 298), "aarch64": (280, 241)}
-"""By processor: the numbers of bpf and perf_event_open."""
 _OFFSETS: Mapping[str, int] = {"di": 112, "si": 104, "dx": 96, "x0": 0, "x1": 8, "x2": 16}
 """Of the registers with the arguments, in what the kernel gives to a probe's program (pt_regs)."""
 _MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD = 0, 1, 5
@@ -66,21 +65,14 @@ _WORDS = _RECORD.size // 8
 _FRAME = 40
 """Bytes of a record without the kernel's."""
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.syscall.restype = ctypes.c_long
 
-
-def _call(number: int, *arguments: int) -> int:
-    result: int = _LIBC.syscall(*map(ctypes.c_long, (number, *arguments)))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result
+def _call(name: str, *arguments: int) -> int:
+    return kernel_call(name, *map(ctypes.c_long, arguments))
 
 
 def _bpf(command: int, attributes: bytes) -> int:
     memory = ctypes.create_string_buffer(attributes, 128)
-    return _call(_SYSTEM_CALLS[os.uname().machine][0], command, ctypes.addressof(memory), len(memory))
+    return _call("bpf", command, ctypes.addressof(memory), len(memory))
 
 
 def _step(code: int, to: int = 0, of: int = 0, offset: int = 0, value: int = 0) -> bytes:
@@ -215,9 +207,8 @@ class CopyProbe:
                 "<IIQQQQQIIQQ", self._kind, 128, 0, 0, 0, 0, 1, 0, 0, ctypes.addressof(path), offset
             ).ljust(128, b"\0")
             memory = ctypes.create_string_buffer(attributes, 128)
-            number = _SYSTEM_CALLS[os.uname().machine][1]
             try:
-                event = _call(number, ctypes.addressof(memory), pid, -1, -1, _CLOSE_ON_EXEC)
+                event = _call("perf_event_open", ctypes.addressof(memory), pid, -1, -1, _CLOSE_ON_EXEC)
             except ProcessLookupError:
                 continue
             self._kept(event)

@@ -1,23 +1,64 @@
-"""Where a function is in a running process, from the file of the library that it has mapped."""
+"""Which functions a shared library exports, and where they are: in its file, and in a running process (elf(5))."""
 
 from __future__ import annotations
 
+import os
 import re
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
+from functools import partial
 
-from pinscope.probes.proc import HERE, Proc
+from pinscope.probes.proc import HERE, Answer, Proc
 
-_FILE = re.compile(
-    # start of what is mapped from a file's beginning, inode and path
-    r"^([0-9a-f]{1,16})-[0-9a-f]{1,16} \S{4} 0+ [0-9a-f]+:[0-9a-f]+ ([0-9]{1,20}) +(/.*)$",
+MACHINES = {"x86_64": 62, "aarch64": 183}
+"""ELF numbers of the processors that the probe knows, by the name that ``uname -m`` gives."""
+MOST_TABLE_BYTES = 4 * 2**20
+"""Libraries whose tables are larger are refused; those of the driver have some 100 KB."""
+
+_CODE = re.compile(
+    # start, end, place in the file, inode and path of what is mapped to be executed
+    r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) r-xp ([0-9a-f]{1,16}) [0-9a-f]+:[0-9a-f]+ ([0-9]{1,20}) +(/.*)$",
     re.ASCII | re.MULTILINE,
 )
 _HEADER, _SECTION, _SEGMENT, _SYMBOL = map(struct.Struct, ("<16s2HI3QI6H", "<2I4Q2I2Q", "<2I6Q", "<I2BH2Q"))
-"""Of elf(5), for 64 bits, as on all machines that CUDA runs on."""
-_SYMBOLS, _LOAD = 11, 1
-"""Kinds of a section, and of a segment."""
-_PAGE = 4096
+"""For 64 bits, as on all machines that CUDA runs on."""
+_MAGIC, _FORM = b"\x7fELF", b"\x02\x01"
+"""What a file begins with; of the rest: 64 bits, least significant byte first."""
+_LOAD, _EXECUTABLE, _DYNAMIC_SYMBOLS, _FUNCTION, _KIND_BITS = 1, 1, 11, 2, 0xF
+_LONGEST_NAME = 64
+
+
+def function_offsets(descriptor: int, names: Collection[str], machine: str) -> Answer[dict[str, int]]:
+    """Offsets in the file of those of the named functions that the library exports.
+
+    Args:
+        descriptor: the open file.
+        names: functions to look for.
+        machine: the processor the library must be for, as ``uname -m`` calls it.
+    """
+    if is_for_another_processor(descriptor, machine):
+        return Answer.missing(f"it is made for another processor than {machine}")
+    try:
+        return Answer(_offsets(lambda offset, count: os.pread(descriptor, count, offset), names))
+    except (ValueError, struct.error, IndexError):
+        return Answer.missing(f"it is not a shared library for {machine} with a table of dynamic symbols")
+    except OSError as error:
+        return Answer.missing(f"it cannot be read: {error.strerror or error}")
+
+
+def is_for_another_processor(descriptor: int, machine: str) -> bool:
+    """True if a file is a program or library, and not for this processor, such as a 32-bit one on x86_64.
+
+    Args:
+        descriptor: the open file.
+        machine: the processor, as ``uname -m`` calls it.
+    """
+    try:
+        begin = os.pread(descriptor, 20, 0)
+    except OSError:
+        return False
+    form, built_for = begin[4:6], int.from_bytes(begin[18:20], "little")
+    return begin.startswith(_MAGIC) and len(begin) == 20 and (form, built_for) != (_FORM, MACHINES.get(machine))
 
 
 def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], proc: Proc = HERE) -> dict[str, int]:
@@ -29,32 +70,48 @@ def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], p
         libraries: what is to be found in the path of a file that is looked at.
         proc: where /proc is read.
     """
-    wanted, addresses = {name.encode(): name for name in names}, dict[str, int]()
-    for start, inode, path in _FILE.findall(proc.read(f"/proc/{pid}/maps").value or ""):
+    addresses = dict[str, int]()
+    for start, end, begin, inode, path in _CODE.findall(proc.read(f"/proc/{pid}/maps").value or ""):
         key = proc.file_key(path).value
         if libraries.search(path) and key is not None and key[1] == int(inode):  # else another file has its name
             try:
-                for name, address in _exported(path, proc):
-                    if name in wanted:
-                        addresses.setdefault(wanted[name], int(start, 16) + address)
-            except (struct.error, IndexError):  # it is no library
+                offsets = _offsets(partial(_part_of, path, proc), names)
+            except (ValueError, struct.error, IndexError):  # it is no library
                 continue
+            first, last, skipped = (int(number, 16) for number in (start, end, begin))
+            for name, offset in offsets.items():
+                if first <= (address := first + offset - skipped) < last:
+                    addresses.setdefault(name, address)
     return addresses
 
 
-def _exported(path: str, proc: Proc) -> Iterator[tuple[bytes, int]]:
-    """What a library exports, and how many bytes behind the beginning of the file that is mapped."""
+def _part_of(path: str, proc: Proc, offset: int, count: int) -> bytes:
+    return proc.part(path, offset, count).value or b""
+
+
+def _offsets(read: Callable[[int, int], bytes], names: Collection[str]) -> dict[str, int]:
+    """Where in a file the named functions begin; ``read`` gives so many of its bytes from an offset on."""
 
     def part(offset: int, count: int) -> bytes:
-        return proc.part(path, offset, count).value or b""
+        if count > MOST_TABLE_BYTES or offset >= 2**63:
+            raise ValueError("no table of a library is that long")
+        return read(offset, count)
 
     header = _HEADER.unpack(part(0, _HEADER.size))
-    segments = list(_SEGMENT.iter_unpack(part(header[5], _SEGMENT.size * header[10])))
+    if not header[0].startswith(_MAGIC + _FORM):
+        raise ValueError("another kind of file")
+    segments = _SEGMENT.iter_unpack(part(header[5], _SEGMENT.size * header[10]))
+    code = [segment[2:6] for segment in segments if segment[0] == _LOAD and segment[1] & _EXECUTABLE]
     sections = list(_SECTION.iter_unpack(part(header[6], _SECTION.size * header[12])))
-    first = min((address for kind, _, _, address, *_ in segments if kind == _LOAD), default=0) // _PAGE * _PAGE
-    for _, kind, _, _, begin, size, link, *_ in sections:
-        if kind == _SYMBOLS:
-            texts = part(*sections[link][4:6])
-            for name, _, _, _, value, _ in _SYMBOL.iter_unpack(part(begin, size)):
-                if value:
-                    yield texts[name : texts.index(b"\0", name)], value - first
+    symbols = next((section for section in sections if section[1] == _DYNAMIC_SYMBOLS), None)
+    if symbols is None:
+        raise ValueError("no dynamic symbols")
+    texts = part(*sections[symbols[6]][4:6])
+    offsets: dict[str, int] = {}
+    for name_at, info, _, section, address, _ in _SYMBOL.iter_unpack(part(*symbols[4:6])):
+        name = texts[name_at : name_at + _LONGEST_NAME].partition(b"\0")[0].decode("ascii", "replace")
+        if info & _KIND_BITS == _FUNCTION and section and name in names:  # section 0: wanted from another library
+            for at, start, _, size in code:
+                if start <= address < start + size:
+                    offsets.setdefault(name, at + address - start)
+    return offsets

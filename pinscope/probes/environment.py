@@ -29,17 +29,6 @@ from pinscope.records.run import LAB_TITLES
 from pinscope.units import format_bytes
 
 Extra = Literal["cuda12", "cuda13", "dashboard", "fleet", "postgresql", "torch", "trace12", "trace13"]
-EXTRAS: Mapping[Extra, tuple[str, ...]] = {
-    "dashboard": ("jinja2>=3.1,<4", "pandas>=2.2,<4", "plotly>=7.0,<8", "streamlit>=1.67,<2"),
-    "cuda13": ("cupy-cuda13x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==13.*"),
-    "cuda12": ("cupy-cuda12x>=14.0,<15", "cuda-toolkit[nvrtc,cudart]==12.*"),
-    "fleet": ("cryptography>=43", "dask>=2026.1", "distributed>=2026.1"),
-    "postgresql": ("psycopg[binary]>=3.2,<4",),
-    "torch": ("torch>=2.4",),
-    "trace13": ("nvidia-cuda-cupti==13.*",),
-    "trace12": ("nvidia-cuda-cupti-cu12==12.*",),
-}
-"""As in pyproject.toml, which an installed PinScope does not have beside it."""
 _ROOT = Path(pinscope.__file__).resolve().parent.parent
 
 
@@ -47,7 +36,8 @@ def install_command(extra: Extra, root: Path = _ROOT) -> str:
     """Installs what the extra names: from the clone that PinScope runs from, else the packages by their own names."""
     if (root / "pyproject.toml").is_file():
         return f"{_pip('install')} -e {shlex.quote(f'{root}[{extra}]')}"
-    return f"{_pip('install')} {shlex.join(EXTRAS[extra])}"
+    required = (line.partition(";") for line in metadata.requires("pinscope") or ())
+    return f"{_pip('install')} {shlex.join(package.strip() for package, _, when in required if extra in when)}"
 
 
 def needed_extra(module: str) -> Extra | None:
@@ -234,10 +224,7 @@ _UNKNOWN = "the driver does not say"
 
 def installed(module: str) -> bool:
     """True if a module can be imported, without importing it."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
+    return importlib.util.find_spec(module) is not None
 
 
 @dataclass(frozen=True)
@@ -310,8 +297,6 @@ def _cupy(host: _Host) -> Problem | None:
 
 
 def _host_lab(host: _Host) -> Problem | None:
-    if not sys.platform.startswith("linux"):
-        return Problem(f"the host model needs Linux, and this is {sys.platform}", "Run PinScope on Linux.")
     headroom = host.environment.limits.memlock_headroom_bytes
     if headroom is not None and headroom < _HOST_MODEL_LEAST_BYTES:
         return Problem(f"this process may lock only {format_bytes(headroom)} of memory", MEMLOCK_ADVICE)
@@ -443,10 +428,10 @@ def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environm
     )
 
 
-def capture_devices(proc: Proc = HERE, nvml: Nvml | None = None) -> tuple[Device, ...]:
+def capture_devices() -> tuple[Device, ...]:
     """The GPUs alone, at this moment; none where the driver does not show them."""
-    with nvml or Nvml() as gpus:
-        return _devices(gpus, proc).value or ()
+    with Nvml() as gpus:
+        return _devices(gpus, HERE).value or ()
 
 
 def _devices(gpus: Nvml, proc: Proc) -> Answer[tuple[Device, ...]]:

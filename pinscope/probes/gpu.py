@@ -441,9 +441,6 @@ def _folder(device: Device) -> Answer[str]:
     return Answer(folder) if folder else Answer.missing(f"{device.pci_bus_id} is no PCI address")
 
 
-NOT_JOINED = "the processes have not been looked at"
-
-
 def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]]:
     """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known.
 
@@ -459,7 +456,6 @@ def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]
 def _figures(gpus: Nvml, device: Device) -> DeviceFigures:
     index = device.index
     missing = {key: reason for key, reason in device.missing.items() if key in ("name", "uuid") or "link" in key}
-    missing |= dict.fromkeys(("page_table_bytes", "context_overhead_bytes"), NOT_JOINED)
     memory = gpus.memory(index)
     reserved = memory.then(lambda amounts: amounts.reserved)
     processes = gpus.processes(index)

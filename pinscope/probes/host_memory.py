@@ -10,6 +10,7 @@ import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 from pinscope.probes.containers import GroupHeadrooms, hypervisor, memory_headroom, read_mounts
 from pinscope.probes.proc import (
@@ -37,8 +38,8 @@ _MODE_FLAGS = 0xE000
 """What get_mempolicy(2) may add to a mode."""
 _FOLDER = "/sys/devices/system/node"
 _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
-    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279},
-    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239},
+    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279, "perf_event_open": 298, "bpf": 321},
+    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239, "perf_event_open": 241, "bpf": 280},
 }
 """Numbers of Linux's system calls: glibc has no functions for these."""
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -119,11 +120,21 @@ def system_call(name: str, *arguments: object) -> Answer[int]:
 
     Filters of containers refuse these calls to a process without CAP_SYS_NICE (Docker's default profile).
     """
-    numbers = _SYSTEM_CALLS.get(platform.machine())
-    if numbers is None:
+    if platform.machine() not in _SYSTEM_CALLS:
         return Answer.missing(f"PinScope does not know the number of {name} on {platform.machine()}")
-    result: int = _LIBC.syscall(ctypes.c_long(numbers[name]), *arguments)
-    return Answer.missing(f"{name}: {os.strerror(ctypes.get_errno())}") if result < 0 else Answer(result)
+    try:
+        return Answer(kernel_call(name, *arguments))
+    except OSError as error:
+        return Answer.missing(f"{name}: {error.strerror}")
+
+
+def kernel_call(name: str, *arguments: object) -> int:
+    """Call the kernel. Raises OSError where it refuses."""
+    result: int = _LIBC.syscall(ctypes.c_long(_SYSTEM_CALLS[platform.machine()][name]), *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
 
 
 _BUS_ID = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<rest>[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
@@ -280,7 +291,6 @@ def page_table_bytes(proc: Proc = HERE) -> Answer[int]:
     return proc.fields("/proc/self/status").amount("VmPTE")
 
 
-NOT_JOINED = "the processes have not been looked at"
 NO_HOST = "the container has a /proc/meminfo of its own (lxcfs), and the kernel's count of pins is the whole host's"
 _LEFT_OVER = about("memory in none of the kernel's accounts; it includes other drivers' memory and the kernel's own")
 _ACCOUNTS = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "Slab", "PageTables", "Percpu")
@@ -293,14 +303,11 @@ _STACKS = ("VmallocUsed", "KernelStack")
 takes. Linux before 5.3 writes 0 there."""
 _KEPT_PAGES = re.compile(r"^\s+count:\s+([0-9]{1,20})$", re.MULTILINE | re.ASCII)
 """In /proc/zoneinfo: free pages that one processor keeps of one zone."""
-_TOTAL = re.compile(r"\btotal=([0-9]{1,20})\b", re.ASCII)
 _POOLS = "/sys/kernel/mm/hugepages"
 _POOL = re.compile(r"hugepages-([0-9]{1,12})kB", re.ASCII)
 _PRESSURE, _IO_PRESSURE = "/proc/pressure/memory", "/proc/pressure/io"
-_PRESSURE_LINE = re.compile(
-    r"^(?P<who>some|full) avg10=(?P<ten>[0-9]{1,3}\.[0-9]+) avg60=(?P<sixty>[0-9]{1,3}\.[0-9]+) "
-    r"avg300=[0-9.]+ total=(?P<total>[0-9]{1,20})$",
-    re.MULTILINE | re.ASCII,
+_STALLED = re.compile(
+    r"avg10=([0-9]{1,3}\.[0-9]+) avg60=([0-9]{1,3}\.[0-9]+) avg300=[0-9.]+ total=([0-9]{1,20})", re.ASCII
 )
 
 
@@ -311,7 +318,7 @@ def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTo
         proc: where /proc and /sys are read.
         groups: what this reading knows of control groups already.
     """
-    missing = dict.fromkeys(("explained_bytes", "other_pinned_bytes", "pinned_least_bytes"), NOT_JOINED)
+    missing: dict[str, str] = {}
     total, available = host_memory(proc)
     group = (groups or GroupHeadrooms(proc)).of("self")
     meminfo = proc.fields("/proc/meminfo")
@@ -370,23 +377,26 @@ def _kept_by_processors(zones: str) -> int | None:
 
 def memory_pressure(proc: Proc = HERE) -> Answer[Pressure]:
     """How long tasks stalled for lack of memory."""
-    return proc.read(_PRESSURE).then(_pressure, f"{_PRESSURE} makes no sense")
-
-
-def _pressure(text: str) -> Pressure | None:
-    lines = {match["who"]: match for match in _PRESSURE_LINE.finditer(text)}
-    if lines.keys() != {"some", "full"}:
-        return None
-    some, full = lines["some"], lines["full"]
-    return Pressure(
-        # The kernel writes per cent and microseconds.
-        some_10s_share=float(some["ten"]) / 100,
-        some_60s_share=float(some["sixty"]) / 100,
-        some_total_seconds=int(some["total"]) / 1e6,
-        full_10s_share=float(full["ten"]) / 100,
-        full_60s_share=float(full["sixty"]) / 100,
-        full_total_seconds=int(full["total"]) / 1e6,
+    lines = [_stalled(proc, _PRESSURE, tasks) for tasks in ("some", "full")]
+    return all_of(*lines).then(
+        lambda both: Pressure(
+            some_10s_share=both[0][0],
+            some_60s_share=both[0][1],
+            some_total_seconds=both[0][2],
+            full_10s_share=both[1][0],
+            full_60s_share=both[1][1],
+            full_total_seconds=both[1][2],
+        )
     )
+
+
+def _stalled(proc: Proc, path: str, tasks: str) -> Answer[tuple[float, float, float]]:
+    """Shares of the last 10 and 60 seconds, and seconds in all, for which ``some`` tasks stalled, or the ``full`` set.
+
+    The kernel writes per cent and microseconds: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=12345``.
+    """
+    match = proc.fields(path).text(tasks).then(_STALLED.fullmatch, f"{path} makes no sense")
+    return match.then(lambda line: (float(line[1]) / 100, float(line[2]) / 100, int(line[3]) / 1e6))
 
 
 def _huge_pages(proc: Proc, meminfo: Fields) -> tuple[Answer[int], Answer[int]]:
@@ -457,9 +467,8 @@ def read_pressure(proc: Proc = HERE) -> HostPressure:
     def swapped(line: str, field: str) -> int | None:
         return vmstat.amount(line).then(_bytes).note(missing, field)
 
-    def stalled(path: str, line: str, field: str) -> float | None:
-        text = proc.fields(path).text(line)
-        return text.then(stalled_seconds, f"{path} has no total of {line}").note(missing, field)
+    def stalled(path: str, tasks: str, field: str) -> float | None:
+        return _stalled(proc, path, tasks).then(itemgetter(2)).note(missing, field)
 
     return HostPressure(
         available_bytes=limits.host_available_bytes,
@@ -481,12 +490,6 @@ def read_pressure(proc: Proc = HERE) -> HostPressure:
 
 def _bytes(pages: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def stalled_seconds(line: str) -> float | None:
-    """The kernel counts microseconds: ``avg10=0.00 avg60=0.00 avg300=0.00 total=12345``."""
-    total = _TOTAL.search(line)
-    return int(total[1]) / 1e6 if total else None
 
 
 _PROCESSORS = "/sys/devices/system/cpu"
@@ -555,7 +558,7 @@ def read_group(kind: str, folder: str, proc: Proc = HERE) -> GroupMemory:
     """
     missing: dict[str, str] = {}
     first = kind == "cgroup"
-    statistics, path = proc.fields(f"{folder}/memory.stat"), f"{folder}/memory.pressure"
+    statistics = proc.fields(f"{folder}/memory.stat")
     refaults = statistics.amount("workingset_refault_file")
     if refaults.value is None and not first:
         refaults = statistics.amount("workingset_refault")  # Linux before 5.9
@@ -564,7 +567,7 @@ def read_group(kind: str, folder: str, proc: Proc = HERE) -> GroupMemory:
     swap = statistics.amount("swap") if first else proc.number(f"{folder}/memory.swap.current")
     stalled: Answer[float] = Answer.missing("control groups of version 1 do not report stalls")
     if not first:
-        stalled = proc.fields(path).text("some").then(stalled_seconds, f"{path} has no total")
+        stalled = _stalled(proc, f"{folder}/memory.pressure", "some").then(itemgetter(2))
     return GroupMemory(
         used_bytes=proc.number(f"{folder}/memory.{used}").note(missing, "used_bytes"),
         cache_bytes=cache.note(missing, "cache_bytes"),

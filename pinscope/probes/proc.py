@@ -12,7 +12,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -68,7 +68,6 @@ def all_of(*answers: Answer[T]) -> Answer[tuple[T, ...]]:
 
 FileKey = tuple[int, int]
 """Device and inode of a file."""
-_NO_PROCESS = "/proc shows no process"
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,20})(?P<kibibytes>\s*kB)?", re.ASCII)
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?", re.ASCII)
 
@@ -99,22 +98,16 @@ class Proc:
     """Reads system files as text.
 
     Args:
-        root: where /proc is.
-        sys: where /sys is.
-        top: where everything else is (``/etc/os-release``, ``/.dockerenv``).
+        top: where ``/`` is.
     """
 
-    def __init__(self, root: Path = Path("/proc"), sys: Path = Path("/sys"), top: Path = Path("/")) -> None:
-        self._bases = {"proc": str(root), "sys": str(sys)}
-        self._top = str(top)
-        self._is_here = (str(root), str(sys), str(top)) == ("/proc", "/sys", "/")
-        # The kernel's own listing of thousands of processes needs no closer look at each name.
-        self._is_pid: Callable[[str], bool] = str.isdigit if self._is_here else _is_pid
+    def __init__(self, top: Path = Path("/")) -> None:
+        self._top = str(top).rstrip("/")
 
     @classmethod
     def below(cls, folder: Path) -> Proc:
         """The reader of a captured tree: ``folder/proc``, ``folder/sys`` and so on."""
-        return cls(folder / "proc", folder / "sys", folder)
+        return cls(folder)
 
     def read(self, path: str) -> Answer[str]:
         """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
@@ -132,17 +125,17 @@ class Proc:
         content = self._at(path, lambda place: read_bytes(place, most))
         return content.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
 
-    def glance(self, path: str) -> bytes | None:
-        """The content of a file that the kernel writes in one piece, such as a status; ``None`` if it is gone.
+    def glance(self, path: str) -> str:
+        """The text of a file that the kernel writes in one piece, such as a status; empty if it is gone.
 
         For a snapshot, which reads hundreds and does not ask why one is missing: :meth:`read` takes twice the time on
         top of the kernel's. A subclass that changes one of them changes both.
         """
         try:
-            content = glance(path if self._is_here else self._place(path))
+            content = glance(self._place(path))
         except (OSError, ValueError):
-            return None
-        return content if len(content) < GLANCE_BYTES else (self.read(path).value or "").encode()
+            return ""
+        return content.decode("utf-8", "replace") if len(content) < GLANCE_BYTES else self.read(path).value or ""
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
@@ -178,15 +171,7 @@ class Proc:
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
         names = self._at("/proc", os.listdir)
-        return names.then(lambda listed: tuple(map(int, filter(self._is_pid, listed))) or None, _NO_PROCESS)
-
-    def tasks(self) -> Answer[dict[int, int]]:
-        """Process id → inode number of its folder, which a later process with the same id does not get."""
-        return self._at("/proc", self._tasks).then(lambda tasks: tasks or None, _NO_PROCESS)
-
-    def _tasks(self, place: str) -> dict[int, int]:
-        with os.scandir(place) as entries:
-            return {int(entry.name): entry.inode() for entry in entries if self._is_pid(entry.name)}
+        return names.then(lambda listed: tuple(map(int, filter(_is_pid, listed))) or None, "/proc shows no process")
 
     def links(self, folder: str) -> Answer[dict[str, str]]:
         """Where the symbolic links in a folder point to, by name, such as /proc/PID/fd, of the first
@@ -238,11 +223,7 @@ class Proc:
         # A path may come from a file's text (a cgroup's name): it must not lead out of the tree.
         if not path.startswith("/") or (".." in path and ".." in path.split("/")):
             raise ValueError("it is not absolute or has '..' in it")
-        if self._is_here:
-            return path
-        first, _, rest = path[1:].partition("/")
-        base = self._bases.get(first)
-        return f"{self._top}{path}" if base is None else f"{base}/{rest}"
+        return f"{self._top}{path}"
 
 
 HERE = Proc()
@@ -317,7 +298,6 @@ _OF_A_PROCESS: Mapping[str, int] = {
     "cgroup": 2**16,
     # Mounts are made by root, and by a user in a mount namespace of his own: a process reads that of its own.
     "mountinfo": MOST_SYSTEM_FILE_BYTES,
-    "mounts": MOST_SYSTEM_FILE_BYTES,
 }
 _MOST_OF_A_PROCESS = 2**14
 """Of its other files, such as cmdline, stat, statm and comm."""
@@ -334,20 +314,26 @@ def most_bytes(path: str) -> int:
     return MOST_SYSTEM_FILE_BYTES if match is None else _OF_A_PROCESS.get(match[1], _MOST_OF_A_PROCESS)
 
 
+@contextmanager
+def _opened(place: str, how: int) -> Iterator[int]:
+    descriptor = os.open(place, how)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def read_bytes(place: str, most: int) -> tuple[bytes, bool]:
     """The beginning of a file, at most so many bytes, and whether that is all of it.
 
     Raises:
         OSError: it cannot be read.
     """
-    descriptor = os.open(place, _HOW)
-    try:
-        parts, left = [], most + 1
+    parts, left = [], most + 1
+    with _opened(place, _HOW) as descriptor:
         while left and (part := os.read(descriptor, min(left, 2**16))):
             parts.append(part)
             left -= len(part)
-    finally:
-        os.close(descriptor)
     content = b"".join(parts)
     return content[:most], bool(left)
 
@@ -358,11 +344,8 @@ def glance(place: str) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    descriptor = os.open(place, _HOW)
-    try:
+    with _opened(place, _HOW) as descriptor:
         return os.read(descriptor, GLANCE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def read_at(place: str, offset: int, count: int) -> bytes:
@@ -371,11 +354,8 @@ def read_at(place: str, offset: int, count: int) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    descriptor = os.open(place, _HOW)
-    try:
+    with _opened(place, _HOW) as descriptor:
         return os.pread(descriptor, count, offset)
-    finally:
-        os.close(descriptor)
 
 
 def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
@@ -394,13 +374,10 @@ def read_memory(place: str, most: int) -> bytes:
     Raises:
         OSError: it is another kind of file, or cannot be read.
     """
-    looked_at = os.open(place, os.O_PATH | os.O_CLOEXEC)  # this opens nothing yet
-    try:
+    with _opened(place, os.O_PATH | os.O_CLOEXEC) as looked_at:  # this opens nothing yet
         if os.fstat(looked_at).st_dev != _device_of_memory():
             raise OSError("it is not memory without a name")
         return read_at(f"/proc/self/fd/{looked_at}", 0, most)
-    finally:
-        os.close(looked_at)
 
 
 @cache
@@ -419,19 +396,11 @@ def read_links(place: str, most: int = MOST_OPEN_FILES) -> dict[str, str]:
     Raises:
         OSError: it cannot be listed.
     """
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     targets: dict[str, str] = {}
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry, _ in zip(entries, range(2 * most), strict=False):
-                try:
-                    targets[entry.name] = os.readlink(entry.name, dir_fd=descriptor)
-                except OSError:  # no link, or closed meanwhile
-                    continue
-                if len(targets) == most:
-                    break
-    finally:
-        os.close(descriptor)
+    with _opened(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor, os.scandir(descriptor) as entries:
+        for entry, _ in zip(entries, range(most), strict=False):
+            with suppress(OSError):  # no link, or closed meanwhile
+                targets[entry.name] = os.readlink(entry.name, dir_fd=descriptor)
     return targets
 
 
@@ -450,12 +419,9 @@ def open_file_keys(place: str) -> Iterator[FileKey]:
 
 @dataclass
 class Allowance:
-    """What one snapshot may still read of other users' processes, beyond a glance at each."""
+    """Processor time of this thread in which other users' processes are read, beyond a glance at each."""
 
-    maps_bytes: int = 24 * 2**20
-    open_files: int = 100_000
     seconds: float = 0.4
-    """Processor time of this thread, for all processes together."""
     _begun: float = field(default_factory=time.thread_time)
 
     @property

@@ -18,7 +18,7 @@ from typing import Any
 
 from pinscope.errors import NotPossible
 from pinscope.probes.containers import memory_paths
-from pinscope.probes.proc import HERE, Answer, Proc, all_of, most_bytes, whole
+from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, most_bytes, whole
 from pinscope.records.run import Process
 from pinscope.text import mask_words
 
@@ -49,44 +49,19 @@ _LARGE_STEP_BYTES = 256 * 2**20
 """Pieces that have nothing reserved behind them, those of 256 MiB and more, began at a multiple of this (driver 580).
 Of ordinary memory that lies at a multiple of 2 MiB, one in 128 does."""
 
-_NOTHING_LOCKED = "\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
-_NOTHING_SHARED = "\nRssShmem:\t       0 kB\n"
-_PLAIN = re.compile(
-    rb"\nVmSize:\t *([0-9]{1,20}) kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"
-    rb"VmHWM:.*\nVmRSS:.*\nRssAnon:.*\nRssFile:.*\nRssShmem:\t       0 kB\n"
-)
 
+class ProcessStatus(Fields):
+    """The lines of /proc/PID/status. The kernel escapes line ends in the name, so no process can fake a line."""
 
-class ProcessStatus:
-    """The lines of /proc/PID/status that are asked for; the rest is not even looked at."""
+    @classmethod
+    def of(cls, pid: int, proc: Proc) -> ProcessStatus:
+        """That of a process; empty if it has ended."""
+        path = f"/proc/{pid}/status"
+        return cls(path, Answer(proc.glance(path)))
 
-    __slots__ = ("_bytes", "_text")
-
-    def __init__(self, text: str) -> None:
-        self._text = f"\n{text}"
-        self._bytes: dict[str, int | None] = {}
-
-    def line(self, key: str) -> str | None:
-        """What stands beside ``key``. The kernel escapes line ends in the name, so no process can fake a line."""
-        mark = f"\n{key}:"
-        start = self._text.find(mark)
-        if start < 0:
-            return None
-        end = self._text.find("\n", start + 1)
-        return self._text[start + len(mark) : end if end >= 0 else None].strip()
-
-    def bytes(self, key: str) -> int | None:
-        """Bytes beside a key such as ``VmLck``; the kernel writes ``kB`` and means KiB."""
-        if key not in self._bytes:
-            text = self.line(key) or ""
-            number = whole(text[:-3].strip()) if text.endswith(" kB") else None
-            self._bytes[key] = None if number is None else number * 1024
-        return self._bytes[key]
-
-    def number(self, key: str) -> int | None:
+    def number(self, key: str) -> Answer[int]:
         """The first number beside ``key``."""
-        words = (self.line(key) or "").split()
-        return whole(words[0]) if words else None
+        return self.text(key).then(lambda text: whole(text.split()[0]) if text else None, f"{key} is no number")
 
     @property
     def has_memory(self) -> bool:
@@ -96,12 +71,12 @@ class ProcessStatus:
     @property
     def has_locked(self) -> bool:
         """True if it has memory that is locked (VmLck) or that the kernel counts as pinned by it (VmPin)."""
-        return _NOTHING_LOCKED not in self._text and bool(self.bytes("VmLck") or self.bytes("VmPin"))
+        return bool(self.amount("VmLck").value or self.amount("VmPin").value)
 
     @property
     def may_share(self) -> bool:
         """False if no page of shared memory is resident (RssShmem); true where that is not known."""
-        return _NOTHING_SHARED not in self._text and self.bytes("RssShmem") != 0
+        return self.amount("RssShmem").value != 0
 
     @property
     def size(self) -> str:
@@ -109,16 +84,6 @@ class ProcessStatus:
         start = self._text.find("\nVmPeak:")
         end = self._text.find("\nVmLck:", start)
         return self._text[start:end] if 0 <= start < end else ""
-
-
-def plain_address_space(status: bytes) -> int | None:
-    """Bytes of address space of a process that has nothing locked, pinned or shared, as most have not.
-
-    ``None`` if it has, and if its ``status`` has another form than the kernel's (Linux 4.5 and later): a quick answer
-    for a snapshot, which asks it of hundreds.
-    """
-    match = _PLAIN.search(status)
-    return None if match is None else int(match[1]) * 1024
 
 
 @dataclass(frozen=True)
@@ -238,10 +203,9 @@ def covered_bytes(extents: Sequence[Extent]) -> int:
     return covered
 
 
-_ENDED = frozenset("ZXx")
-"""States of a process that has ended: a zombie waits for its parent only."""
-_STATE, _STARTED = 0, 19
-"""Fields 3 and 22 of /proc/PID/stat, counted after the name."""
+PARENT, STARTED, STACK = 1, 19, 25
+"""Fields 4, 22 and 28 of /proc/PID/stat, counted after the name. The first is the state: Z is a zombie, which waits for
+its parent only."""
 _UNKNOWN_BOOT = "unknown"
 
 
@@ -269,16 +233,20 @@ def process_of(pid: int, proc: Proc = HERE) -> Process | None:
 
 def start_ticks(pid: int, proc: Proc = HERE) -> Answer[int]:
     """Clock ticks from the boot to the start of a process; missing if it has ended."""
+    fields = stat_fields(pid, proc)
+    return fields.then(lambda fields: whole(fields[STARTED]), f"/proc/{pid}/stat gives no start")
+
+
+def stat_fields(pid: int, proc: Proc) -> Answer[list[str]]:
+    """What stands behind the name in /proc/PID/stat; missing if the process has ended."""
     path = f"/proc/{pid}/stat"
-    return proc.read(path).then(_start_ticks, f"{path} shows no running process")
+    return proc.read(path).then(_stat_fields, f"{path} shows no running process")
 
 
-def _start_ticks(text: str) -> int | None:
+def _stat_fields(text: str) -> list[str] | None:
     # The name, in parentheses, may itself hold blanks and parentheses: the last one ends it.
     fields = text.rpartition(")")[2].split()
-    if len(fields) <= _STARTED or fields[_STATE] in _ENDED:
-        return None
-    return whole(fields[_STARTED])
+    return None if len(fields) <= STARTED or fields[0] in "ZXx" else fields
 
 
 def is_alive(process: Process, proc: Proc = HERE) -> bool:
@@ -346,23 +314,9 @@ def _words(text: str, is_whole: bool) -> str | None:
     return f"{words[: MOST_COMMAND_CHARACTERS - 1]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What stays as long as a process runs one program, or nearly so."""
-
-    started: Answer[int]
-    """Clock ticks since boot."""
-    command: Answer[str]
-
-
-def identify(pid: int, proc: Proc) -> Identity:
-    """Read it anew."""
-    return Identity(start_ticks(pid, proc), command_line(pid, proc))
-
-
-def group_of(pid: int, memberships: Answer[str]) -> Answer[str]:
-    """A process's control group, of the text of its ``cgroup``: of version 2, else the one that accounts memory."""
-    return memberships.then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
+def group_of(pid: int, proc: Proc) -> Answer[str]:
+    """A process's control group: of version 2, else the one that accounts memory."""
+    return proc.read(f"/proc/{pid}/cgroup").then(_group, f"/proc/{pid}/cgroup names no group that accounts memory")
 
 
 def _group(text: str) -> str | None:
@@ -439,7 +393,7 @@ class LiveCallers:
 
     def owner(self, thread: int) -> int | None:
         """The pid of a thread's process; ``None`` if the thread has ended."""
-        return ProcessStatus(self._proc.read(f"/proc/{thread}/status").value or "").number("Tgid")
+        return ProcessStatus.of(thread, self._proc).number("Tgid").value
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

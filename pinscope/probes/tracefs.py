@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pinscope.errors import MeasurementFailed
-from pinscope.probes.containers import has_own_pids
+from pinscope.probes.containers import has_own_pids, read_mounts
 from pinscope.probes.proc import HERE, SYS_ADMIN, Answer, Proc, has_capability
 from pinscope.probes.process import start_ticks
 from pinscope.probes.uprobes import ARCHITECTURES, EXEC_EVENT
@@ -44,10 +44,9 @@ _NO_LINE_END = '!(filename ~ "*\n*")'
 
 def tracing_folder(proc: Proc = HERE) -> Answer[Path]:
     """Where tracefs is mounted."""
-    for line in (proc.read("/proc/self/mounts").value or "").splitlines():
-        fields = line.split(" ")
-        if len(fields) > 2 and fields[2] == "tracefs":
-            return Answer(Path(fields[1]))
+    mounted = next((mount for mount in read_mounts(proc).value or () if mount.kind == "tracefs"), None)
+    if mounted is not None:
+        return Answer(Path(mounted.point))
     if proc.exists(USUAL_FOLDER):
         return Answer.missing(f"tracefs is not mounted: as root, run '{MOUNT_COMMAND}'")
     return Answer.missing("this kernel has no tracefs: it needs one built with CONFIG_FTRACE and CONFIG_UPROBE_EVENTS")

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pinscope.probes.proc import HERE, Allowance, Answer, Proc
-from pinscope.probes.process import ending_with_this
+from pinscope.probes.elf import is_for_another_processor
+from pinscope.probes.proc import HERE, FileKey, Proc
+from pinscope.probes.process import ProcessStatus, ending_with_this
 
 Action = Literal["allocate", "free", "register", "unregister", "end_context"]
 
@@ -198,103 +199,6 @@ def _lost(line: str) -> Lost | None:
     return Lost(int(match["events"] or 1)) if match else None
 
 
-MACHINES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
-"""The ELF numbers of the processors that :mod:`pinscope.probes.uprobes` knows."""
-MOST_TABLE_BYTES = 4 * 2**20
-"""Libraries whose tables are larger are refused; those of the driver have some 100 KB."""
-MOST_SEGMENTS = 64
-"""Libraries with more are refused; the driver's has some 10."""
-
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_MAGIC = b"\x7fELF"
-_FORM = b"\x02\x01"
-"""Of what follows: 64 bits, least significant byte first. Every processor of ``MACHINES`` has it so."""
-_LONGEST_NAME = 64
-_LOAD, _EXECUTABLE, _DYNAMIC_SYMBOLS, _FUNCTION, _KIND_BITS = 1, 1, 11, 2, 0xF
-
-Load = tuple[int, int, int]
-"""Offset in the file, address, and bytes of an executable part."""
-
-
-def function_offsets(descriptor: int, names: Collection[str], machine: str) -> Answer[dict[str, int]]:
-    """Offsets in the file of those of the named functions that the library exports.
-
-    Args:
-        descriptor: the open file.
-        names: functions to look for.
-        machine: the processor the library must be for, as ``uname -m`` calls it.
-    """
-    if is_for_another_processor(descriptor, machine):
-        return Answer.missing(f"it is made for another processor than {machine}")
-    try:
-        return Answer(_offsets(descriptor, {name.encode() for name in names}, MACHINES[machine]))
-    except (ValueError, struct.error):
-        return Answer.missing(f"it is not a shared library for {machine} with a table of dynamic symbols")
-    except OSError as error:
-        return Answer.missing(f"it cannot be read: {error.strerror or error}")
-
-
-def is_for_another_processor(descriptor: int, machine: str) -> bool:
-    """True if a file is a program or library, and not for this processor, such as a 32-bit one on x86_64.
-
-    Args:
-        descriptor: the open file.
-        machine: the processor, as ``uname -m`` calls it.
-    """
-    try:
-        begin = os.pread(descriptor, 20, 0)
-    except OSError:
-        return False
-    form, built_for = begin[4:6], int.from_bytes(begin[18:20], "little")
-    return begin.startswith(_MAGIC) and len(begin) == 20 and (form, built_for) != (_FORM, MACHINES.get(machine))
-
-
-def _offsets(descriptor: int, names: Collection[bytes], machine: int) -> dict[str, int]:
-    header = _HEADER.unpack(_read(descriptor, 0, _HEADER.size))
-    identity, _, built_for, _, _, segments_at, sections_at = header[:7]
-    segment_bytes, segments, section_bytes, sections = header[9:13]
-    if not identity.startswith(_MAGIC + _FORM) or built_for != machine:
-        raise ValueError("another kind of file")
-    if (segment_bytes, section_bytes) != (_SEGMENT.size, _SECTION.size) or segments > MOST_SEGMENTS:
-        raise ValueError("another kind of table")
-    loads = list(_executable(_read(descriptor, segments_at, segments * segment_bytes)))
-    table = list(_SECTION.iter_unpack(_read(descriptor, sections_at, sections * section_bytes)))
-    symbols = next((section for section in table if section[1] == _DYNAMIC_SYMBOLS), None)
-    if symbols is None or symbols[6] >= len(table) or symbols[9] != _SYMBOL.size:
-        raise ValueError("no dynamic symbols")
-    strings = table[symbols[6]]
-    text = _read(descriptor, strings[4], strings[5])
-    offsets: dict[str, int] = {}
-    for name_at, info, _, section, address, _ in _SYMBOL.iter_unpack(_read(descriptor, symbols[4], symbols[5])):
-        if info & _KIND_BITS != _FUNCTION or section == 0:  # 0: wanted from another library
-            continue
-        name = text[name_at : name_at + _LONGEST_NAME].partition(b"\0")[0]
-        if name not in names or name.decode() in offsets:
-            continue
-        offset = next((at + address - start for at, start, size in loads if start <= address < start + size), None)
-        if offset is not None:
-            offsets[name.decode()] = offset
-    return offsets
-
-
-def _executable(segments: bytes) -> Iterator[Load]:
-    for kind, flags, at, address, _, bytes_in_file, _, _ in _SEGMENT.iter_unpack(segments):
-        if kind == _LOAD and flags & _EXECUTABLE:
-            yield at, address, bytes_in_file
-
-
-def _read(descriptor: int, offset: int, size: int) -> bytes:
-    if size > MOST_TABLE_BYTES or offset >= 2**63:
-        raise ValueError("no table of a library is that long")
-    data = os.pread(descriptor, size, offset)
-    if len(data) < size:
-        raise ValueError("the file ends early")
-    return data
-
-
 NAME = "libcuda.so.1"
 USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -310,8 +214,6 @@ USUAL_FOLDERS = (
     "/usr/lib/wsl/lib",
 )
 """Distributions' own, NVIDIA's container images and driver containers, NixOS and WSL."""
-MOST_SCAN_SECONDS = 1.0
-"""Of processor time, for all processes; the others have their turn at the next scan."""
 
 _LDCONFIG = ("/sbin/ldconfig", "-p")
 _LDCONFIG_SECONDS = 5.0
@@ -323,9 +225,6 @@ _MAPPED = re.compile(
 )
 
 ANOTHER_COPY = "it uses another copy of the driver's library than this host's programs, which the probe does not follow"
-
-FileKey = tuple[int, int]
-"""Device and inode."""
 
 
 def installed_libraries() -> tuple[Path, ...]:
@@ -351,29 +250,16 @@ def installed_libraries() -> tuple[Path, ...]:
 
 
 def _is_foreign(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:  # one that cannot be read is reported later, with the reason
-        return False
-    try:
-        return is_for_another_processor(descriptor, os.uname().machine)
-    finally:
-        os.close(descriptor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    address_space: str
-    code: str
-    reason: str | None
+    with suppress(OSError), path.open("rb") as file:  # one that cannot be read is reported later, with the reason
+        return is_for_another_processor(file.fileno(), os.uname().machine)
+    return False
 
 
 @dataclass
 class LibraryUsers:
     """Finds processes whose copy of the driver's library is not followed.
 
-    A process whose address space, or the part of it that holds code, stays as large as it was has mapped no library
-    and is not read again.
+    A process that has as much code of libraries as before has mapped none, and its mappings are not read again.
 
     Args:
         probed: each known file, and why it is not followed; ``None`` if it is.
@@ -382,36 +268,25 @@ class LibraryUsers:
 
     probed: Mapping[FileKey, str | None]
     proc: Proc = HERE
-    _known: dict[int, _Process] = field(default_factory=dict)
+    _known: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """By pid: how much code, and why its copy is not followed."""
 
     def not_followed(self) -> Mapping[int, str]:
         """Why the copy is not followed that a process uses, by its pid."""
-        allowance = Allowance(seconds=MOST_SCAN_SECONDS)
         pids = self.proc.pids().value or ()
-        self._known = {pid: known for pid in pids if (known := self._process(pid, allowance)) is not None}
-        return {pid: known.reason for pid, known in self._known.items() if known.reason is not None}
+        self._known = {pid: known for pid in pids if (known := self._process(pid)) is not None}
+        return {pid: reason for pid, (_, reason) in self._known.items() if reason is not None}
 
-    def _process(self, pid: int, allowance: Allowance) -> _Process | None:
+    def _process(self, pid: int) -> tuple[str, str | None] | None:
         before = self._known.get(pid)
-        if allowance.is_spent:
-            return before
-        size = (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
-        if not size:  # ended
+        code = ProcessStatus.of(pid, self.proc).text("VmLib").value
+        if code is None:  # a thread of the kernel, or it has ended
             return None
-        if before is not None and before.address_space == size:
-            return before
-        # Threads of the kernel have no memory, and there are hundreds of them.
-        code = (self.proc.fields(f"/proc/{pid}/status").text("VmLib").value or "") if size != "0" else ""
-        if before is not None and before.code == code:
-            return _Process(size, code, before.reason)
-        return _Process(size, code, self._reason(pid) if size != "0" else None)
+        return before if before is not None and before[0] == code else (code, self._reason(pid))
 
     def _reason(self, pid: int) -> str | None:
         for mapped in set(_MAPPED.findall(self.proc.read(f"/proc/{pid}/maps").value or "")):
             file = self.proc.file_key(f"/proc/{pid}/map_files/{mapped}").value
-            if file is None:  # the process has ended, or let go of it
-                continue
-            reason = self.probed.get(file, ANOTHER_COPY)
-            if reason is not None:
+            if file is not None and (reason := self.probed.get(file, ANOTHER_COPY)) is not None:  # else it has let go
                 return reason
         return None

@@ -68,9 +68,6 @@ BUNDLE_ROWS = 1_000_000
 """Observations of all its runs together."""
 BUNDLE_BYTES = 512 * MIB
 """Unpacked, without attachments."""
-BUNDLE_RATIO = 200
-"""Unpacked bytes of a member ÷ its packed ones; real observations reach 20. Small members may be more."""
-SMALL_MEMBER_BYTES = MIB
 MANIFEST_BYTES = 2 * MIB
 UPLOAD_MIB = 64
 """What the dashboard takes or gives as one file; it holds it in memory. The command line has no such limit."""
@@ -78,9 +75,6 @@ UPLOAD_MIB = 64
 # A run's own record
 RUN_BYTES = MIB // 4
 """Of its JSON: parameters, budget, environment and notes."""
-PARAMETERS = 200
-DEPTH = 8
-"""How deep the values of parameters may be nested."""
 
 LAYOUT_CHARACTERS = MIB // 16
 """Of the names of a run's figures; the largest recording has 30,000."""

@@ -383,12 +383,6 @@ def costing(times: float) -> Severity:
 note = partial(finding, "note")
 warning = partial(finding, "warning")
 critical = partial(finding, "critical")
-wrong_data = partial(
-    critical,
-    advice="Do not trust this machine's copies. Run it again; if it repeats, check ECC counters (nvidia-smi -q -d "
-    "ECC), the kernel log and the link's replay counter.",
-)
-"""What was copied did not arrive as it was sent."""
 
 
 class Table(Record):

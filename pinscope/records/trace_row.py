@@ -10,7 +10,6 @@ from pydantic import Field
 
 from pinscope.records.base import Count, Seconds
 from pinscope.records.run import Observation
-from pinscope.records.second_run import SecondRunFields
 
 NeedlessKind = Literal["sent_again", "brought_back"]
 """Kinds of rows of copies that need not be: to the GPU, of what had been sent before; to the host, of what a copy had
@@ -57,7 +56,7 @@ TRACE_NEEDED: Mapping[TraceRowKind, tuple[str, ...]] = {
 """Kind of row → fields that each of them has."""
 
 
-class TraceRow(SecondRunFields, Observation):
+class TraceRow(Observation):
     """What was recorded of one program, added up for each line of it; the single events lie in the attachments.
     ``repeat`` counts the rows of a kind, ``warmup`` is always false."""
 
@@ -74,6 +73,33 @@ class TraceRow(SecondRunFields, Observation):
     run, and the copies of these lines in it), ``line_before`` (those of one of the lines) and ``redirected`` (copies of
     a line that went through pinned buffers); with ``--what-if wait`` also ``waited`` (waits behind the copies of a
     line) and ``difference`` (of its output from the first run's)."""
+    # A second run, with lines pinned by --what-if:
+    estimated_seconds: Seconds | None = None
+    """What pinning was expected to save, by the first run."""
+    same_output: bool | None = None
+    """Whether both runs wrote the same to stdout."""
+    gather_seconds: Seconds | None = None
+    """How long the CPU copied into pinned buffers."""
+    wait_seconds: Seconds | None = None
+    """How long the CPU waited for the GPU to have read a buffer that it needed again; of a DataLoader, how long the
+    loop waited for its batches, beside receiving them: by the median one."""
+    pin_seconds: Seconds | None = None
+    """How long pinning the buffers took."""
+    pinned_bytes: Count | None = None
+    """Of the buffers."""
+    reason: str | None = None
+    """Why copies of the line were left as they were, or what was pinned instead; of large copies and calls of libraries
+    what was done to the data on the CPU."""
+    # With a wait behind asynchronous copies:
+    needed: bool | None = None
+    """Whether the output differs where this line alone is not waited for; not there where that was not tried."""
+    output: str | None = None
+    """What differs: ``stdout``, ``the exit code``, the name of a ``pinscope.check``, or the function that saved;
+    ``count`` is the number of the first such array that differs, 0 where their number does."""
+    same_twice: bool | None = None
+    """Whether two runs with waits gave the same."""
+    arrays: Count | None = None
+    """How many lines of the first run saved or named arrays."""
     # Libraries, and copies that need not be:
     library_file: str | None = None
     """Of the library that the line called and that made the call, or had PyTorch, CuPy or JAX make it."""

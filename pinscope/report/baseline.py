@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pinscope.analysis.baseline import Baseline
 from pinscope.analysis.check import Checked, Regression
+from pinscope.analysis.comparison import change_words
 from pinscope.errors import BadInput
 from pinscope.report.comparison import comparison_object
 from pinscope.store.new_file import write_new
@@ -84,7 +85,10 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
 
 
 def junit(checked: Sequence[Checked]) -> bytes:
-    """JUnit XML: a suite an experiment, a case a cell; what is worse is a failure of its own."""
+    """JUnit XML: a suite an experiment, a case a cell; what is worse is a failure of its own.
+
+    A cell that would not show the tolerance is skipped.
+    """
     root = ET.Element("testsuites", name="pinscope check")
     for result in checked:
         name = result.comparison.experiment
@@ -95,6 +99,9 @@ def junit(checked: Sequence[Checked]) -> bytes:
                 case = ET.SubElement(suite, "testcase", classname=name, name=cell.words or "all")
                 if cell.verdict == "unknown":
                     ET.SubElement(case, "skipped", message="measured once: not told from chance")
+                elif not result.tells(cell):
+                    limit = change_words(result.tolerance)
+                    ET.SubElement(case, "skipped", message=f"{limit} more would not show: too few runs")
         for regression in result.regressions:
             title = regression.cell.value.title if regression.cell and not regression.cell.is_first else ""
             case = ET.SubElement(

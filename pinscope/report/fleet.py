@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -14,15 +16,14 @@ from typing import Any, cast
 import numpy as np
 
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns
+from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
-from pinscope.analysis.outliers import NEWEST, Fleet, Outlier, fleet_of
+from pinscope.analysis.outliers import NEWEST, Fleet, Gpu, Outlier, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import LAB_TITLES, Table, table
 from pinscope.report.write import csv_cell
-from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures
-from pinscope.store.new_file import write_new
+from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
 from pinscope.units import format_value
 
@@ -36,18 +37,13 @@ QUANTILES = ("least", "a quarter", "median", "three quarters", "most")
 STATES = {"outlier": "worse", "suspect": "worse once", "alone": "too few alike", "": ""}
 
 
-def kinds(store: Store) -> list[tuple[str, str, int]]:
-    """Experiment, lab and how many runs with figures the store has of it."""
-    return list(experiments_with_figures(store))
-
-
 def read_fleet(
     store: Store,
     experiment: str,
     lab: str = "cuda",
     newest: int = NEWEST,
     since: datetime | None = None,
-    told: Callable[[int, int], None] | None = None,
+    show: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Fleet:
     """The newest runs of an experiment on each GPU.
 
@@ -58,15 +54,14 @@ def read_fleet(
         experiment, lab: of them.
         newest: how many of each GPU.
         since: only those that began then or later.
-        told: is called with how many older runs are read, of how many.
+        show: takes how many older runs are read, of how many.
 
     Raises:
         BadInput: there is no finished run of it.
     """
     old = runs_without_figures(store, experiment, lab)
     for number, run_id in enumerate(old):
-        if told:
-            told(number, len(old))
+        show(number, len(old))
         try:
             run = store.run(run_id)
             if figures := run_figures(run, store.observations(run_id)):
@@ -99,32 +94,32 @@ def verdict(fleet: Fleet) -> str:
 
 def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     """Those that are worse, then those that were so once: what, and why."""
-    some = [*fleet.outliers, *fleet.suspects]
-    columns = {"GPU": "text", **({label: "text"} if label else {}), "worse by": "text", "what": "text", "why": "text"}
-    rows = [
-        (
-            fleet.gpus[one.place].words,
-            *((fleet.gpus[one.place].label(label),) if label else ()),
-            change_words(one.change),
-            one.words if one in fleet.outliers else f"in one run only: {one.words}",
-            one.why_words,
-        )
-        for one in some
-    ]
+    labels = [label] if label else []
+    columns = dict.fromkeys(["GPU", *labels, "worse by", "what", "why", "newest run"], "text")
+    some = [(fleet.gpus[outlier.place], outlier) for outlier in (*fleet.outliers, *fleet.suspects)]
     return table(
         "Worse than others like them",
-        {**columns, "newest run": "text"},
-        [(*row, fleet.gpus[one.place].runs[0]) for row, one in zip(rows, some, strict=True)],
+        columns,
+        [
+            (
+                gpu.words,
+                *map(gpu.label, labels),
+                change_words(outlier.change),
+                outlier.words if outlier in fleet.outliers else f"in one run only: {outlier.words}",
+                outlier.why_words,
+                gpu.runs[0],
+            )
+            for gpu, outlier in some
+        ],
     )
 
 
 def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
     """One row a GPU, those that are worse first."""
-    states = _states(fleet)
-    order = sorted(range(len(fleet.gpus)), key=lambda place: (not states.get(place), place))[:MOST_ROWS]
-    first = fleet.figures[fleet.firsts[0]]
-    columns = {"GPU": "text", **({label: "text"} if label else {}), "group": "count", "runs": "count", "judged": "text"}
-    left = len(fleet.gpus) - len(order)
+    order = sorted(range(len(fleet.gpus)), key=lambda place: (place not in fleet.states, place))
+    first, labels = fleet.figures[fleet.firsts[0]], [label] if label else []
+    columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
+    left = max(len(order) - MOST_ROWS, 0)
     groups = "; ".join(f"{number}: {words}" for number, words in enumerate(fleet.groups[:4], start=1))
     return table(
         "GPUs",
@@ -132,15 +127,14 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
         [
             (
                 gpu.words,
-                *((gpu.label(label),) if label else ()),
+                *map(gpu.label, labels),
                 gpu.group + 1,
                 len(gpu.runs),
-                STATES[states.get(place, "")],
+                STATES[fleet.states.get(place, "")],
                 _known(fleet.values[place, fleet.firsts[0]]),
                 gpu.runs[0],
             )
-            for place in order
-            for gpu in (fleet.gpus[place],)
+            for place, gpu in ((place, fleet.gpus[place]) for place in order[:MOST_ROWS])
         ],
         note=f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else ""),
     )
@@ -148,10 +142,10 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
 
 def spread_table(fleet: Fleet) -> Table:
     """How each figure is spread, and who is out in it."""
-    names: dict[int, list[str]] = {}
+    names = defaultdict[int, list[str]](list)
     for outlier in fleet.outliers:
         for at in outlier.figures:
-            names.setdefault(at, []).append(fleet.gpus[outlier.place].words)
+            names[at].append(fleet.gpus[outlier.place].words)
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table(
         "Figures over the fleet",
@@ -162,7 +156,7 @@ def spread_table(fleet: Fleet) -> Table:
                 spread.group + 1,
                 spread.gpus,
                 *(format_value(value, fleet.figures[spread.figure].value.unit) for value in spread.quantiles),
-                _listed(names.get(spread.figure, ())),
+                _listed(names[spread.figure]),
             )
             for spread in fleet.spreads()
         ],
@@ -173,37 +167,22 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _states(fleet: Fleet) -> dict[int, str]:
-    states = dict.fromkeys(fleet.alone, "alone")
-    states |= {one.place: "suspect" for one in fleet.suspects}
-    return states | {one.place: "outlier" for one in fleet.outliers}
-
-
 def _known(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
 def fleet_document(fleet: Fleet) -> dict[str, Any]:
     """``{"format", "experiment", "verdict", "outliers", "gpus" …}``; later versions may add keys."""
-    states = _states(fleet)
     return {
         "format": FORMAT,
         "experiment": fleet.experiment,
         "lab": fleet.lab,
         "verdict": verdict(fleet),
         "groups": list(fleet.groups),
-        "outliers": [_outlier(fleet, one) for one in fleet.outliers],
-        "suspects": [_outlier(fleet, one) for one in fleet.suspects],
+        "outliers": [_outlier(fleet, outlier) for outlier in fleet.outliers],
+        "suspects": [_outlier(fleet, suspect) for suspect in fleet.suspects],
         "gpus": [
-            {
-                "host": gpu.host,
-                "gpu": gpu.gpu or None,
-                "device": gpu.device,
-                "tags": list(gpu.tags),
-                "group": gpu.group,
-                "judged": states.get(place) or None,
-                "runs": list(gpu.runs),
-            }
+            {**_gpu(gpu), "tags": list(gpu.tags), "group": gpu.group, "judged": fleet.states.get(place)}
             for place, gpu in enumerate(fleet.gpus)
         ],
         "figures": [
@@ -220,35 +199,32 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _outlier(fleet: Fleet, one: Outlier) -> dict[str, Any]:
-    gpu = fleet.gpus[one.place]
+def _outlier(fleet: Fleet, outlier: Outlier) -> dict[str, Any]:
     return {
-        "host": gpu.host,
-        "device": gpu.device,
-        "gpu": gpu.gpu or None,
-        "change": one.change,
-        "what": one.words,
-        "why": [{"key": key, "here": own, "others": usual} for key, own, usual in one.why],
-        "chance": one.chance,
-        "figures": len(one.figures),
-        "runs": list(gpu.runs),
+        **_gpu(fleet.gpus[outlier.place]),
+        "change": outlier.change,
+        "what": outlier.words,
+        "why": [{"key": key, "here": own, "others": usual} for key, own, usual in outlier.why],
+        "chance": outlier.chance,
+        "figures": len(outlier.figures),
     }
 
 
-def csv_lines(fleet: Fleet) -> Iterator[bytes]:
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    return {"host": gpu.host, "gpu": gpu.gpu or None, "device": gpu.device, "runs": list(gpu.runs)}
+
+
+def _csv(fleet: Fleet) -> bytes:
     """A row each GPU: who it is, how it was judged, and the figures that stand for their cells, in SI units."""
-    states = _states(fleet)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
     heads = ["host", "gpu", "device", "tags", "group", "judged", "runs"]
-    yield _csv([*heads, *(fleet.figures[at].words for at in fleet.firsts)])
-    for place, gpu in enumerate(fleet.gpus):
-        own = [gpu.host, gpu.gpu, gpu.device, " ".join(gpu.tags), gpu.group, states.get(place, ""), " ".join(gpu.runs)]
-        yield _csv([*map(csv_cell, own), *(f"{value:.6g}" for value in fleet.values[place, fleet.firsts])])
-
-
-def _csv(cells: Sequence[Any]) -> bytes:
-    line = io.StringIO()
-    csv.writer(line).writerow(["" if cell == "nan" else cell for cell in cells])
-    return line.getvalue().encode()
+    writer.writerow([*heads, *(fleet.figures[at].words for at in fleet.firsts)])
+    for place, (gpu, values) in enumerate(zip(fleet.gpus, fleet.values[:, fleet.firsts], strict=True)):
+        state = fleet.states.get(place, "")
+        own = [gpu.host, gpu.gpu, gpu.device, " ".join(gpu.tags), gpu.group, state, " ".join(gpu.runs)]
+        writer.writerow([*map(csv_cell, own), *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
+    return text.getvalue().encode()
 
 
 def check_suffix(path: Path) -> None:
@@ -257,26 +233,13 @@ def check_suffix(path: Path) -> None:
         raise BadInput("the suffix tells the format of a fleet's report; there are: .html, .csv, .json")
 
 
-def write_fleet(path: Path, fleet: Fleet, label: str | None = None) -> None:
-    """Write it to a file that is not there yet: .html, .csv or .json.
-
-    Raises:
-        BadInput: another suffix.
-    """
-    check_suffix(path)
-    write_new(path, [render(fleet, path.suffix.lower(), label)])
-
-
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
     """It as such a file."""
     if suffix == ".html":
         html = import_module("pinscope.report.html")  # by name: Jinja and Plotly take a fifth of a second
         return cast("bytes", html.fleet_html(fleet, label))
-    return b"".join(csv_lines(fleet)) if suffix == ".csv" else document_bytes(fleet)
-
-
-def document_bytes(fleet: Fleet) -> bytes:
-    """The document as a file."""
+    if suffix == ".csv":
+        return _csv(fleet)
     return (json.dumps(fleet_document(fleet), ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -290,28 +253,24 @@ def fleet_baseline(store: Store, fleets: Sequence[Fleet]) -> Baseline:
 
 
 def _kept(store: Store, fleet: Fleet) -> KeptRuns:
-    states = _states(fleet)
-    usual = [place for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and not states.get(place)]
+    usual = [place for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and place not in fleet.states]
     if not usual:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
     chosen = [usual[step] for step in steps]
-    cells: dict[tuple[Any, ...], KeptCell] = {}
+    cells = defaultdict[str, dict[str, KeptFigure]](dict)
     for at, figure in enumerate(fleet.figures):
-        values = [_known(value) for value in fleet.values[chosen, at]]
-        known = sorted(value for value in values if value is not None)
-        if not known:
-            continue
-        middle = known[len(known) // 2]
-        kept = KeptFigure(
-            median=middle,
-            unit=figure.value.unit,
-            spread=(known[-1] - known[0]) / abs(middle) if middle else 0.0,
-            runs=tuple(None if value is None else (float(f"{value:.6g}"), None) for value in values),
-        )
-        key = (figure.kind, *figure.labels.values())
-        figures = {**(cells[key].figures if key in cells else {}), figure.name: kept}
-        cells[key] = KeptCell(kind=figure.kind, labels=figure.labels, figures=figures)
+        samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
+        if kept := kept_figure(samples, figure.value.unit):
+            cells[figure.cell][figure.name] = kept
+    of_cell = {figure.cell: figure for figure in fleet.figures}
     first = store.run(fleet.gpus[chosen[0]].runs[0])
     run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
-    return KeptRuns(runs=tuple(fleet.gpus[place].runs[0] for place in chosen), run=run, cells=tuple(cells.values()))
+    return KeptRuns(
+        runs=tuple(fleet.gpus[place].runs[0] for place in chosen),
+        run=run,
+        cells=tuple(
+            KeptCell(kind=of_cell[cell].kind, labels=of_cell[cell].labels, figures=figures)
+            for cell, figures in cells.items()
+        ),
+    )

@@ -71,7 +71,7 @@ def fleet_html(found: Fleet, label: str | None = None) -> bytes:
         verdict=fleet.verdict(found),
         tables=[fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)],
         charts=draw_fleet(found, label),
-        raw_data=_packed([fleet.document_bytes(found)]),
+        raw_data=_packed([fleet.render(found, ".json")]),
     )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pinscope
-from pinscope.analysis.read_rows import Attached
 from pinscope.errors import BadInput
 from pinscope.experiments.overlap.reading import Span, spans
 from pinscope.records.base import SPANS, TRACE_EVENTS
@@ -48,7 +47,7 @@ def trace_events(document: Document, prefix: str, process: int) -> Iterator[Even
     if not any(attached.rows.get(name) for name in TABLES):
         raise BadInput(f"run {document.run.id} carries no calls, copies and kernels, so that it has no timeline")
     until = first_moments(attached, TRACE_EVENTS)
-    tables = {name: _until(attached, name, until) for name in (*TABLES, "pinned")}
+    tables = {name: collect(attached, name, until) for name in (*TABLES, "pinned")}
     lines = _lines(document.rows)
     title = prefix + (" ".join(map(str, document.run.params.get("program", ()))) or "program")
     recorded = sorted(
@@ -95,11 +94,6 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     yield from _flows(copies, calls, calls_of, threads, streams)
     if pinned := tables["pinned"]:
         yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
-
-
-def _until(attached: Attached, name: str, until: int | None) -> Columns:
-    most = np.iinfo(np.int64).max if until is None else until
-    return collect(attached, name, lambda part: np.asarray(part["at_ns"] < most))
 
 
 def _chosen(table: Columns, rows: Any) -> Columns:

@@ -26,12 +26,19 @@ class TrendOfRuns:
     Attributes:
         trend: the figure over the series.
         others: finished runs of the experiment that are of another series: machine, lab or parameters.
-        without: ids of runs of the series that have no such figure.
+        without: ids of runs of the series in which it is not known.
     """
 
     trend: Trend
     others: int
     without: Sequence[str]
+
+    @property
+    def left_out(self) -> str:
+        """Which runs say nothing of the figure, in words; empty where all do."""
+        more = f" and {len(self.without) - 3} more" if len(self.without) > 3 else ""
+        ids = ", ".join(self.without[:3])
+        return f"left out, as the figure is not known there: {ids}{more}" if ids else ""
 
 
 def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> TrendOfRuns:
@@ -61,6 +68,9 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     points = [
         Point(run, value) for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None
     ]
+    unknown = next((own for own in reversed(chosen) if own), None)
+    if unknown and not points:
+        raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
     newest = next((own for own in reversed(chosen) if own and known_value(own) is not None), None)
     if newest is None:
         keys = dict.fromkeys(own.key for headline in headlines for own in headline if own.key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -17,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_bytes
-from pinscope.errors import BadInput, PathExists
+from pinscope.errors import BadInput
 from pinscope.records.base import FIELD_NAMES
 from pinscope.records.run import Finding, Reading
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.facts import Document
-from pinscope.store.new_file import write_new
+from pinscope.store.new_file import check_new, write_new
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ def write_report(path: Path, documents: Sequence[Document]) -> None:
     """
     path = Path(path)
     suffix = known_suffix(path)
-    if os.path.lexists(path):  # before the work of rendering; write_new holds it for good
-        raise PathExists(f"{path} is there already; PinScope does not overwrite files")
+    check_new(path)  # before the work of rendering; write_new holds it for good
     write_new(path, _pieces(documents, suffix))
 
 

@@ -6,7 +6,7 @@ itself: the worker's lab brings CuPy. How to measure and what it means, it asks 
 
 Experiments: ``jobs`` prepares, starts, cancels and notices who is gone, and runs several for the dashboard; ``worker``
 is the child: it waits for its turn on the GPU, and asks before each whether it is to stop. Programs: ``program`` says
-which one in which Python, ``tracing`` traces it and keeps its rows, ``with_waits`` again with waits; ``traced_program``
+which one in which Python, ``tracing`` traces it and keeps its rows, ``what_if`` again with a change; ``traced_program``
 is its process, with those that it starts; ``attach`` traces those that run already, into which ``injection`` brings
 code. The live view: ``timeline`` keeps it, in the process that takes the samples.
 """

@@ -35,7 +35,8 @@ from pinscope.runner.traced_program import (
 from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates
 from pinscope.store.store import Store
 from pinscope.tracing.attached import LEFT, PROBLEM, start_code
-from pinscope.tracing.line_totals import Ended, unnumbered
+from pinscope.tracing.line_totals import unnumbered
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.reading import TraceParams
@@ -142,7 +143,7 @@ def trace_attached(
             try:
                 recording.begin()
                 announce(f"recording for {scope.for_seconds:g} s; Ctrl-C ends it, and the program goes on")
-                tracing = Tracing(store, new_run(params, environment, labels), folder / "kept", scope, lambda _: ())
+                tracing = Tracing(store, new_run(params, environment, labels), folder / "kept", scope)
                 return tracing.follow(lambda look: recording.follow(look, scope.for_seconds or 0.0))
             finally:
                 recording.end()

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinscope.errors import BadInput, InvalidParameter, PinScopeError
-from pinscope.experiments.registry import answer_at_end
 from pinscope.live.series import Moment, TimelineRows
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.process import current_process
@@ -84,11 +83,7 @@ class TimelineRecorder:
         writer = SafeWriter(self.store, run)
         sampling = _Sampling(self, run, writer)
         outcome = Outcome.of(sampling.to_the_end)
-        ended: dict[str, Any] = {}
-        if not outcome.error:
-            answer = answer_at_end(writer.run, writer.rows)
-            ended = {"progress": Progress(fraction=1.0, message=outcome.status), **answer}
-        saved = writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended)
+        saved = outcome.keep(writer, has_answer=not outcome.error)
         run, rows = writer.run, writer.rows
         try:
             if self.output is not None:

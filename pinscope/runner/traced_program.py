@@ -28,8 +28,9 @@ from pinscope.probes.process import ending_with_this
 from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import ChildKind, TraceRow
 from pinscope.tracing.descendants import NOT_STARTED, variables
-from pinscope.tracing.line_totals import Ended, unnumbered
+from pinscope.tracing.line_totals import unnumbered
 from pinscope.tracing.places import library_folders
+from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import CHILDREN, FAILED, SHELL, STACK, STARTED, SpoolFolder
 
@@ -88,7 +89,7 @@ class Variant:
         waits: lines behind whose asynchronous copies it waits, for :mod:`pinscope.tracing.waits`.
         checks: keep the sums of the arrays that it saves or names, for :mod:`pinscope.tracing.checks`.
         params: further parameters of the trace.
-        rows: further rows of the trace, from its spool, once the program has ended.
+        at_end: called with its spool's folder, once the program has ended.
     """
 
     stdin: int | None = None
@@ -98,7 +99,7 @@ class Variant:
     waits: Sequence[tuple[str, int]] | None = None
     checks: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
-    rows: Callable[[Path], Iterable[TraceRow]] = lambda _: ()
+    at_end: Callable[[Path], object] = lambda _: None
 
 
 AS_IT_IS = Variant()

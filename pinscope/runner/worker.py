@@ -177,6 +177,14 @@ class Outcome:
                 traceback.print_exc()
             return cls("failed", f"unexpected {type(error).__name__}: {error}".splitlines()[0], 1)
 
+    def keep(self, writer: SafeWriter, *, has_answer: bool) -> Path | None:
+        """Store it, with what the run answers; the file that holds the run where the database does not."""
+        ended: dict[str, Any] = {}
+        if has_answer:
+            progress = Progress(fraction=1.0, message=self.status)
+            ended = {"progress": progress, **answer_at_end(writer.run, writer.rows)}
+        return writer.close(status=self.status, error=self.error, finished_at=datetime.now(UTC), **ended)
+
 
 class Reporter:
     """Writes progress and notes of a run: progress not too often, and now and then though nothing happens."""
@@ -363,11 +371,7 @@ def _run(store: Store, run: ExperimentRun, signals: Sequence[int]) -> int:
     if run.process is None:
         writer.update(process=current_process())
     outcome = Outcome.of(partial(measure, writer, run, signals))
-    ended: dict[str, Any] = {}
-    if outcome.status == "done":
-        answer = answer_at_end(writer.run, writer.rows)
-        ended = {"progress": Progress(fraction=1.0, message="done"), **answer}
-    if saved := writer.close(status=outcome.status, error=outcome.error, finished_at=datetime.now(UTC), **ended):
+    if saved := outcome.keep(writer, has_answer=outcome.status == "done"):
         print(f"pinscope: {visible(saved_line(saved))}", file=sys.stderr)  # noqa: T201
     return outcome.exit_code
 

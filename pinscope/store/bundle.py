@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Self, cast
+from typing import IO, Annotated, Any, BinaryIO, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import pinscope
 from pinscope.errors import BadBundle, BadInput, InvalidParameter
@@ -37,7 +37,16 @@ from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
 from pinscope.store.new_file import new_file
-from pinscope.store.tables import RowSource, RunWithRows, StoredRow, checked, dump_json, first_complaint, storable
+from pinscope.store.tables import (
+    ANY_ROW,
+    RowSource,
+    RunWithRows,
+    StoredRow,
+    checked,
+    dump_json,
+    first_complaint,
+    storable,
+)
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -56,10 +65,10 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")  # additive fields keep the format
 
-    format: int
+    format: Annotated[int, Field(ge=1, strict=True)]
     written_by: WrittenBy
     created: Moment
-    runs: list[str]
+    runs: Annotated[list[str], Field(max_length=base.BUNDLE_RUNS)]
     attachments: dict[str, dict[str, Annotated[int, Field(ge=0, le=BUNDLE_PARTS)]]] = {}
     """Run → attachment → number of its parts."""
 
@@ -98,7 +107,6 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, Ru
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
 _TEXT_BYTES = 2**21
-_ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
 
 
 def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:
@@ -197,28 +205,6 @@ def open_bundle(path: Path | str, whole: bool = True) -> Iterator[BundleReader]:
         yield bundle
 
 
-class _BoundedFile:
-    """A file of which no more than the directory of the largest bundle is read at once.
-
-    zipfile reads the directory of an archive whole, however large the archive says that it is.
-    """
-
-    MOST = 4 * 2**20
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes, all if it is below 0."""
-        content = self._file.read(self.MOST + 1 if size < 0 else min(size, self.MOST + 1))
-        if len(content) > self.MOST:
-            raise zipfile.BadZipFile("its directory is larger than that of any bundle")
-        return content
-
-
 class BundleReader:
     """An open bundle: its runs and their observations, each read when it is asked for.
 
@@ -236,7 +222,7 @@ class BundleReader:
             file.seek(0)
             if file.read(2) != b"PK":
                 raise BadBundle(f"{name} is not a PinScope bundle")
-            self._archive = zipfile.ZipFile(cast("IO[bytes]", _BoundedFile(file)))
+            self._archive = zipfile.ZipFile(file)
         try:
             self.manifest = self._read_manifest()
         except BaseException:
@@ -302,7 +288,7 @@ class BundleReader:
         name = rows_member(run.id)
         count, fields = 0, set[str]()
         try:
-            for count, row in enumerate(checked(map(_ANY_ROW.validate_json, self._lines(name))), start=1):
+            for count, row in enumerate(checked(map(ANY_ROW.validate_json, self._lines(name))), start=1):
                 if count > run.observations:
                     break
                 fields.update(row)
@@ -343,12 +329,10 @@ class BundleReader:
         for some, most in ((others, base.BUNDLE_BYTES), (parts, base.BUNDLE_PART_BYTES)):
             if sum(member.file_size for member in some) > most:
                 raise self._too_much(f"it unpacks to more than {most >> 20} MiB")
-        for member in others:
-            if member.file_size > max(base.SMALL_MEMBER_BYTES, base.BUNDLE_RATIO * member.compress_size):
-                raise self._too_much(f"a member unpacks to more than {base.BUNDLE_RATIO} times its size")
         text = self._read("manifest.json", base.MANIFEST_BYTES)
-        self._check_format(text)
         try:
+            # First, because a newer format may look different everywhere but here.
+            self._check_version(ANY_ROW.validate_json(text).get("format"), self._name, "bundle format")
             manifest = Manifest.model_validate_json(text)
         except ValidationError as error:
             raise self._bad(f"manifest.json: {first_complaint(error)}") from None
@@ -362,19 +346,6 @@ class BundleReader:
             raise self._bad("its members are not those that the manifest names")
         return manifest
 
-    def _check_format(self, manifest: bytes) -> None:
-        """Before anything else, because a newer format may look different everywhere but here."""
-        try:
-            fields = _ANY_ROW.validate_json(manifest)
-        except ValidationError:
-            raise self._bad("manifest.json is not JSON") from None
-        version, runs = fields.get("format"), fields.get("runs")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise self._bad("manifest.json has no format number")
-        self._check_version(version, self._name, "bundle format")
-        if isinstance(runs, list) and len(runs) > base.BUNDLE_RUNS:
-            raise self._too_much(f"it names {len(runs):,} runs; a bundle holds at most {base.BUNDLE_RUNS:,}")
-
     def _check_version(self, version: Any, what: str, name: str) -> None:
         if isinstance(version, int) and version > FORMAT:
             raise BadBundle(
@@ -385,7 +356,7 @@ class BundleReader:
     def _read_run(self, run_id: str) -> Run:
         name = run_member(run_id)
         try:
-            fields = _ANY_ROW.validate_json(self._read(name, base.RUN_BYTES))
+            fields = ANY_ROW.validate_json(self._read(name, base.RUN_BYTES))
             self._check_version(fields.get("format", 1), f"{self._name}: run {run_id}", "format")
             run = storable(parse_run(fields))
         except ValidationError as error:
@@ -396,10 +367,6 @@ class BundleReader:
             raise self._bad(f"{name} holds run {run.id}")
         if run.parts != self.manifest.attachments.get(run_id, {}):
             raise self._bad(f"run {run.id} has other attachments than the manifest says")
-        if run.observations > base.BUNDLE_ROWS:
-            raise self._too_much(
-                f"run {run.id} has {run.observations:,} observations; a bundle holds at most {base.BUNDLE_ROWS:,}"
-            )
         return run
 
     def _read(self, name: str, most: int) -> bytes:

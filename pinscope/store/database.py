@@ -6,7 +6,6 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -44,9 +43,6 @@ _HINDERING = (
     sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
 )
 """What SQLite answers where a file, or the log beside it, cannot be written."""
-_LOG_HEADER_BYTES = 32
-"""A log of this size holds no change; a writer that was killed at its beginning leaves one, and SQLite, where it may
-not write, tries it for 10 s in vain (sqlite.org/fileformat.html, "The Write-Ahead Log")."""
 
 
 def with_sqlite_rules(engine: Engine) -> Engine:
@@ -105,14 +101,10 @@ def obstacle(file: Path) -> str | None:
         return f"the file system of {there} is read-only"
     if disk.f_blocks and not (disk.f_bavail if os.geteuid() else disk.f_bfree):
         return f"the disk of {there} is full"
-    if there == file and not os.access(there, os.R_OK):
-        return f"this user may not read {there}"
-    if there != file and not os.access(there, os.X_OK):
-        return f"this user may not enter {there}"
-    for path in (there, there.parent) if there == file else (there,):
-        if not os.access(path, os.W_OK):
-            return f"this user may not write to {path}"
-    return None
+    asked = [(there, os.R_OK, "read"), (there, os.W_OK, "write to"), (there.parent, os.W_OK, "write to")]
+    if there != file:
+        asked = [(there, os.X_OK, "enter"), (there, os.W_OK, "write to")]
+    return next((f"this user may not {do} {path}" for path, mode, do in asked if not os.access(path, mode)), None)
 
 
 def open_read_only(file: Path) -> sqlite3.Connection:
@@ -125,16 +117,14 @@ def open_read_only(file: Path) -> sqlite3.Connection:
     """
     if not _size(file):
         return _empty()
-    log = file.with_name(f"{file.name}-wal")
-    if _size(log) != _LOG_HEADER_BYTES:
-        try:
-            # With the log's index that a writer left or uses, the log is read too.
-            return _opened(f"{file.as_uri()}?mode=ro&readonly_shm=1")
-        except sqlite3.OperationalError as error:
-            if not hinders_writing(error):
-                raise
-    for changes in (log, file.with_name(f"{file.name}-journal")):
-        if _size(changes) > _LOG_HEADER_BYTES:
+    try:
+        # With the log's index that a writer left or uses, the log is read too.
+        return _opened(f"{file.as_uri()}?mode=ro&readonly_shm=1")
+    except sqlite3.OperationalError as error:
+        if not hinders_writing(error):
+            raise
+    for changes in (file.with_name(f"{file.name}{suffix}") for suffix in ("-wal", "-journal")):
+        if _size(changes):
             raise StoreFailed(
                 f"database {file}: its last changes stand in {changes.name}, which cannot be read where nothing may be "
                 "written; copy both files to a folder of your own"
@@ -180,8 +170,6 @@ _NOTICE_A_CUT_LINE = {
     "tcp_user_timeout": 30_000,
 }
 """Of libpq: a server that cannot be reached is given up after 25 to 30 s; one that is paused is waited for."""
-PATIENCE = 10
-"""A file that could not be opened for writing is tried again after so many times what the last try took."""
 _PREPARE_LOCK = 0x50494E53
 """Key of PostgreSQL's advisory lock while tables are made; any number that nobody else uses."""
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -255,7 +243,6 @@ class Database:
         self._is_open = False
         self._version: int | None = None
         """Of the tables, as they were when they were last looked at."""
-        self._next_try = 0.0
         self._opening = threading.RLock()
         self._engine = self._create_engine()
         self._writing = self._engine.execution_options(writes=True)
@@ -307,7 +294,6 @@ class Database:
                 self._bring_up_to_date()
             with self._writing.begin() as connection:
                 yield connection
-        self._next_try = 0.0  # it can be written to, whatever the last reading found
 
     def _create_engine(self) -> Engine:
         logging.getLogger("sqlalchemy").addHandler(_SILENT)
@@ -368,9 +354,6 @@ class Database:
             self._open()
             return self._engine
         with self._opening:
-            if time.monotonic() < self._next_try:
-                return _read_only_engine(self._file)
-            begun = time.monotonic()
             try:
                 self._open()
                 with self._engine.connect() as connection:  # opens the file's log, which may take room on the disk
@@ -380,8 +363,6 @@ class Database:
                 if not hinders_writing(error):
                     raise
                 self.refusal = obstacle(self._file) or _one_line(error)
-                # SQLite may have tried for seconds: not before each reading.
-                self._next_try = time.monotonic() + PATIENCE * (time.monotonic() - begun)
                 engine = _read_only_engine(self._file)
                 with engine.connect() as connection:
                     self._version_of(connection)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Insert, Select, Table, func, insert, inspect, select, update
+from sqlalchemy import Connection, func, insert, inspect, or_, select, update
 from sqlalchemy.dialects import sqlite
 
 from pinscope.analysis.machine_keys import surroundings
@@ -73,12 +73,12 @@ class FigureTable:
         if not new:
             return
         if connection.dialect.name == "sqlite":
-            connection.execute(_unless_there(sqlite.insert(tables.SHARED_TEXTS)), new)
+            connection.execute(sqlite.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
         else:
             from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - few databases are there
 
             with connection.engine.begin() as own:
-                own.execute(_unless_there(postgresql.insert(tables.SHARED_TEXTS)), new)
+                own.execute(postgresql.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
             self._there.update(texts)
 
     def keep(self, connection: Connection, run: Run) -> None:
@@ -101,10 +101,6 @@ def _are_kept(connection: Connection) -> bool:
     return inspect(connection).has_table(tables.FIGURES.name)
 
 
-def _unless_there(statement: Any) -> Insert:
-    return statement.on_conflict_do_nothing()  # type: ignore[no-any-return]
-
-
 def stored_figures(
     database: Database, experiment: str, lab: str, newest: int, since: datetime | None = None
 ) -> FleetRows:
@@ -119,7 +115,8 @@ def stored_figures(
     columns = tables.FIGURES.c
     gpu = (columns.machine, columns.host, columns.gpu, columns.device)
     rank = func.row_number().over(partition_by=gpu, order_by=(columns.created_at.desc(), columns.run_id))
-    ranked = select(tables.FIGURES, rank.label("rank")).where(columns.experiment == experiment, columns.lab == lab)
+    of_it = columns.experiment == experiment, columns.lab == lab
+    ranked = select(tables.FIGURES, rank.label("rank")).where(*of_it)
     if since is not None:
         ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
     inner = ranked.subquery()
@@ -127,30 +124,21 @@ def stored_figures(
     with database.reading() as connection:
         if not _are_kept(connection):
             return FleetRows((), {})
-        runs = [_stored(*row) for row in connection.execute(query).all()]
-        named = {run.layout for run in runs} | {run.surroundings for run in runs}
-        texts = dict(map(tuple, connection.execute(_texts(sorted(named))))) if named else {}
+        runs = [_stored(*row) for row in connection.execute(query)]
+        shared = tables.SHARED_TEXTS.c
+        named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
+        texts = dict(map(tuple, connection.execute(select(shared.id, shared.document).where(named))))
     return FleetRows(runs, texts)
 
 
-_READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "tags", "layout", "surroundings", "content")
+_READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "layout", "surroundings", "tags", "content")
 
 
 def _stored(run_id: str, created_at: datetime, *rest: Any) -> FleetRun:
-    machine, host, gpu, device, tags, layout, around, content = rest
+    machine, host, gpu, device, layout, around, tags, content = rest
+    named = tuple(filter(None, tags.split(",")))
     values = np.frombuffer(content, _FLOATS)
-    tagged = tuple(tags.split(",")) if tags else ()
-    return FleetRun(run_id, created_at, machine, host, gpu, device, tagged, layout, around, values)
-
-
-def _texts(names: Sequence[str]) -> Select[Any]:
-    shared: Table = tables.SHARED_TEXTS
-    query = select(shared.c.id, shared.c.document)
-    return query.where(shared.c.id.in_(names)) if len(names) < _MANY else query
-
-
-_MANY = 500
-"""Texts from which all are read, instead of those that are named."""
+    return FleetRun(run_id, created_at, machine, host, gpu, device, layout, around, named, values)
 
 
 def runs_without_figures(database: Database, experiment: str, lab: str) -> list[str]:

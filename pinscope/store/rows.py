@@ -70,18 +70,6 @@ class StoredRows(Sequence[tables.StoredRow]):
         for first in range(0, self._count, LINES):
             yield self._text(first, min(LINES, self._count - first))
 
-    def characters(self) -> int:
-        """Of the JSON of all these rows, about, as they are stored."""
-        length = func.sum(func.length(cast(tables.OBSERVATIONS.c.row, Text)))
-        with self._reading() as connection:
-            alone, rows = connection.execute(select(length, func.count()).where(*self._among(0, self._count))).one()
-            packed = 0
-            if rows < self._count:
-                packed = connection.scalar(
-                    select(func.sum(tables.BLOCKS.c.characters)).where(tables.BLOCKS.c.run_id == self._run_id)
-                )
-        return int(alone or 0) + int(packed or 0)
-
     def _among(self, first: int, count: int) -> tuple[ColumnElement[bool], ...]:
         """Chooses so many rows from the ``first`` of these on."""
         begin = self._start + first

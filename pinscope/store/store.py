@@ -355,16 +355,18 @@ class Store(Database):
             if stored is None:
                 insert_run(connection, run)
                 stored = run.model_copy(update={"observations": 0})
-            insert_rows(connection, run.id, stored.observations, tables.checked(rows[stored.observations :]))
-            # A run ends once, and one whose writer was killed says nothing of its end.
-            kept = {
-                "attachments",
-                *LABELS,
-                *(_ENDING if stored.status == "cancelled" or run.status == "running" else ()),
-            }
-            run = run.model_copy(update={field: getattr(stored, field) for field in kept})
-            change_run(connection, run.id, **as_columns(run))
-            self.figures.keep(connection, run)
+            self._complete(connection, stored, run, rows, "attachments")
+
+    def _complete(
+        self, connection: Connection, stored: Run, run: Run, rows: Iterable[tables.StoredRow], *kept: str
+    ) -> None:
+        """Add the rows that are not here, and what is known of the run but for fields that stay as they are here."""
+        insert_rows(connection, run.id, stored.observations, islice(tables.checked(rows), stored.observations, None))
+        # A run ends once, and one whose writer was killed says nothing of its end.
+        ending = _ENDING if stored.status == "cancelled" or run.status == "running" else ()
+        run = run.model_copy(update={field: getattr(stored, field) for field in (*kept, *LABELS, *ending)})
+        change_run(connection, run.id, **as_columns(run))
+        self.figures.keep(connection, run)
 
     def import_runs(self, items: Iterable[tables.RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
@@ -374,7 +376,7 @@ class Store(Database):
         arrives as interrupted. Observations and parts of attachments are read and stored a few at a time.
 
         Args:
-            items: the runs with their observations.
+            items: the runs as a bundle gives them, with their observations.
             parts: gives the parts of their attachments.
 
         Raises:
@@ -387,7 +389,7 @@ class Store(Database):
                 here = self._stored_of(connection, [run.id for run, _ in some])
                 new = NewRows(connection)
                 for run, rows in some:
-                    incoming, has_ended = tables.storable(as_imported(run, rows)), run.status != "running"
+                    incoming, has_ended = as_imported(run, rows), run.status != "running"
                     if incoming.id in here or recorded_run(incoming.id):
                         new.write()
                         word = self._import_known(connection, incoming, rows, has_ended, parts)
@@ -432,13 +434,8 @@ class Store(Database):
             return "skipped"
         if not (is_completed_by(stored, here, incoming, rows) and alike(stored.attachments)):
             raise BadInput(f"a different run {incoming.id} is in the database already; nothing was imported")
-        # A run ends once; what it had measured by then is all the same welcome.
-        kept = {*LABELS, *(_ENDING if stored.status == "cancelled" else ())}
-        incoming = incoming.model_copy(update={field: getattr(stored, field) for field in kept})
-        insert_rows(connection, stored.id, len(here), islice(tables.checked(rows), len(here), None))
         insert_parts(connection, incoming, parts, stored)
-        change_run(connection, stored.id, **as_columns(incoming))
-        self.figures.keep(connection, incoming)
+        self._complete(connection, stored, incoming, rows)
         return "completed"
 
     # Reading

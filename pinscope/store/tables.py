@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
@@ -83,7 +83,7 @@ PARTS = Table(
     Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("content", LargeBinary, nullable=False),
 )
-"""One row a part of an attachment. New in version 2."""
+"""One row a part of an attachment."""
 
 BLOCKS = Table(
     "observation_blocks",
@@ -130,14 +130,13 @@ comma.
 """
 
 
-ADDED_IN: Mapping[int, frozenset[str]] = {
-    2: frozenset({PARTS.name}),
-    4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name}),
-}
+ADDED_IN: Mapping[int, frozenset[str]] = {4: frozenset({BLOCKS.name, SHARED_TEXTS.name, FIGURES.name})}
 """Version → tables that are new in it; older databases get them when they are first written to."""
 
 StoredRow = dict[str, Any]
 """A stored observation: a flat mapping of labels and values in SI units."""
+ANY_ROW: TypeAdapter[StoredRow] = TypeAdapter(dict[str, Any])
+"""Parses JSON."""
 
 
 class RowSource(Protocol):
@@ -157,6 +156,8 @@ _TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_LONG = re.compile(r"\d{19}")
+"""What a number of more than 64 bits has in it."""
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -165,8 +166,8 @@ def storable(run: RunT) -> RunT:
     """The run as databases and bundles hold it: secrets in its texts are masked.
 
     Raises:
-        InvalidParameter: an id that could not name a file, a name with control characters, more or deeper
-            parameters than a run has, NaN in them, a number of more than 64 bits, a record that is too large.
+        InvalidParameter: an id that could not name a file, a name with control characters, NaN in the parameters, a
+            number of more than 64 bits, a record that is too large.
     """
     run = run.model_copy(update={field: mask_value(getattr(run, field)) for field in _TEXTS})
     if not is_run_id(run.id):
@@ -178,22 +179,18 @@ def storable(run: RunT) -> RunT:
         raise InvalidParameter(f"run {run.id} has two attachments of the same name")
     if not _NAME.fullmatch(run.experiment):
         raise InvalidParameter(f"{quoted(run.experiment)} cannot be the name of an experiment")
-    if len(run.params) > base.PARAMETERS:
-        raise InvalidParameter(f"run {run.id} has {len(run.params):,} parameters; a run has at most {base.PARAMETERS}")
-    if not _is_flat(run.params, base.DEPTH + 1):
-        raise InvalidParameter(f"run {run.id}: its parameters are nested more than {base.DEPTH} deep")
     try:
         written = run.model_dump(mode="json", exclude={"figures"})  # whose bounds are their own
         dump_json(dict(run.params))  # pydantic writes NaN as null
-        size = len(dump_json(written))
+        text = dump_json(written)
     except (TypeError, ValueError) as error:
         raise InvalidParameter(f"run {run.id}: the parameters cannot be stored: {error}") from None
-    if size > base.RUN_BYTES:
+    if (size := len(text)) > base.RUN_BYTES:
         raise InvalidParameter(
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
             f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
-    if field := next((field for field, value in written.items() if not _fits(value)), None):
+    if _LONG.search(text) and (field := next((field for field, value in written.items() if not _fits(value)), None)):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
     return run
 
@@ -247,11 +244,6 @@ def _masked(row: Mapping[str, Any]) -> StoredRow:
     return {field: _mask(field, value) if isinstance(value, str) else value for field, value in row.items()}
 
 
-def is_unmasked(field: str, text: str) -> bool:
-    """Whether a text of an observation shows no secret."""
-    return _mask(field, text) == text
-
-
 @lru_cache(maxsize=4096)
 def _mask(field: str, text: str) -> str:
     """Cached: millions of observations repeat a few texts."""
@@ -294,15 +286,6 @@ def _value_complaint(value: Any) -> str | None:
     if isinstance(value, int):
         return None if _fits(value) else "the number has more than 64 bits"
     return f"a {type(value).__name__} cannot be stored; an observation is flat"
-
-
-def _is_flat(value: Any, depth: int) -> bool:
-    """Whether a JSON value is nested at most so deep."""
-    if isinstance(value, Mapping):
-        return depth > 0 and all(_is_flat(member, depth - 1) for member in value.values())
-    if isinstance(value, list | tuple):
-        return depth > 0 and all(_is_flat(member, depth - 1) for member in value)
-    return True
 
 
 def _fits(value: Any) -> bool:

@@ -15,9 +15,8 @@ on. ``recorder_setup``, in a process of its own, asks CUPTI's library what there
 
 Outside, where NumPy and pyarrow may be: ``spool`` reads one, ``process_merge`` all of a program; ``line_totals`` makes
 rows, ``host_work`` those of the CPU's work, ``early_reads`` those of watched reads, ``migrations`` those of managed
-memory, ``failed_calls`` those of errors, with the names of ``cuda_errors``, ``needless`` those of copies that need not
-be, ``loader_feeds`` those of DataLoaders; ``places`` finds a call's line, ``later_copies`` that of a library's own
-threads; ``sites`` says what pinning a line, or a DataLoader that pins, would save, ``limits`` what a program may do at
-most, ``stretch`` what ran when; ``trace/`` is the kind of run, with its reading, findings and charts. Imports
-``records`` and ``analysis``, in ``trace/`` also ``charts``; no store: ``runner`` starts the program and keeps the rows.
+memory, ``failed_calls`` those of errors, ``needless`` those of copies that need not be; ``places`` finds a call's line;
+``sites`` says what pinning a line, or a DataLoader that pins, would save, ``limits`` what a program may do at most,
+``stretch`` what ran when; ``trace/`` is the kind of run, with its reading, findings and charts. Imports ``records`` and
+``analysis``, in ``trace/`` also ``charts``; no store: ``runner`` starts the program and keeps the rows.
 """

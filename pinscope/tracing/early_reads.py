@@ -52,8 +52,7 @@ def _places(totals: LineTotals, numbers: NDArray[np.uint32]) -> NDArray[np.intp]
     ways = [number for number, way in enumerate(DIRECTIONS) if way == "d2h"]
     is_back = np.isin(totals.copies["copy_kind"], ways) & (totals.copies["dst_kind"] == MEMORY.index("pinned"))
     rows = np.flatnonzero(is_back)
-    rows = rows[np.argsort(totals.copies["correlation_id"][rows], kind="stable")]
-    places = find(totals.copies["correlation_id"][rows], numbers)
+    places = find(totals.copies["correlation_id"][rows], numbers, ascending=False)
     return np.where(places < 0, -1, np.append(rows, -1)[places]).astype(np.intp)
 
 

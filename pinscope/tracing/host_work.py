@@ -1,7 +1,9 @@
-"""What the CPU did for copies beside the driver's calls: rows of the library's calls that move data of the host."""
+"""What the CPU did for copies beside the driver's calls: rows of the library's calls that move data of the host; and of
+which of these calls the copies are that a library makes later."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -59,28 +61,18 @@ class HostWork:
     def _received(self) -> NDArray[np.float64]:
         """Of each wait for a batch, how long of it what workers sent was received."""
         waits = np.flatnonzero(self._loads)
-        sent = np.asarray([name == RECEIVE for name, _ in self._names])[self.calls["name"]]
+        received = self.calls[np.asarray([name == RECEIVE for name, _ in self._names], bool)[self.calls["name"]]]
+        places = _outer_calls(self.calls[waits], received)
         seconds = np.zeros(len(self.calls))
-        for thread in np.unique(self.calls["thread"][waits]):
-            outer = waits[self.calls["thread"][waits] == thread]
-            within = np.flatnonzero(sent & (self.calls["thread"] == thread))
-            place = np.searchsorted(self.calls["start"][outer], self.calls["start"][within], side="right") - 1
-            inside = (place >= 0) & (self.calls["end"][within] <= self.calls["end"][outer[np.maximum(place, 0)]])
-            np.add.at(seconds, outer[place[inside]], _took(self.calls[within[inside]]))
+        np.add.at(seconds, waits[places[places >= 0]], _took(received[places >= 0]))
         return seconds
 
     @cached_property
     def of_driver_calls(self) -> NDArray[np.intp]:
         """Of each call of the driver the library's call that it was made in, −1 where there is none."""
-        calls, inner = self._driver, np.full(len(self._driver), -1, np.intp)
         movers = np.flatnonzero(~self._loads)
-        for thread in np.unique(self.calls["thread"][movers]):
-            outer = movers[self.calls["thread"][movers] == thread]
-            within = np.flatnonzero(calls["thread"] == thread)
-            place = np.searchsorted(self.calls["start"][outer], calls["start"][within], side="right") - 1
-            holds = (place >= 0) & (calls["end"][within] <= self.calls["end"][outer[np.maximum(place, 0)]])
-            inner[within[holds]] = outer[place[holds]]
-        return inner
+        places = _outer_calls(self.calls[movers], self._driver)
+        return np.where(places < 0, -1, np.append(movers, -1)[places])
 
     @cached_property
     def _pieces(self) -> tuple[NDArray[np.intp], Times, Times]:
@@ -192,3 +184,72 @@ class HostWork:
 def _took(calls: NDArray[Any]) -> NDArray[np.float64]:
     """Seconds of each."""
     return np.asarray((calls["end"] - calls["start"]) / 1e9)
+
+
+def _outer_calls(outer: NDArray[Any], inner: NDArray[Any]) -> NDArray[np.intp]:
+    """Of each inner call the place of the outer call of its thread that it lies in; −1 where there is none. The outer
+    ones are in the order of their beginnings, and those of a thread follow each other."""
+    places = np.full(len(inner), -1, np.intp)
+    for thread in np.unique(outer["thread"]):
+        of_thread, within = (np.flatnonzero(calls["thread"] == thread) for calls in (outer, inner))
+        newest = np.searchsorted(outer["start"][of_thread], inner["start"][within], side="right") - 1
+        held = (newest >= 0) & (inner["end"][within] <= outer["end"][of_thread[np.maximum(newest, 0)]])
+        places[within[held]] = of_thread[newest[held]]
+    return places
+
+
+# Copies that a library's own threads make once the call has returned, as JAX's do
+
+HANDS_OVER = ("jax.device_put", "jax.numpy.asarray", "jax.numpy.array")
+"""Calls that leave the copy to threads of the library."""
+MOST_OPEN = 100
+"""Calls whose data has not been copied yet; that of older ones has gone another way."""
+
+
+def lines_by_order(
+    copies: NDArray[Any], starts: NDArray[np.int64], calls: NDArray[Any], names: Sequence[tuple[str, str]]
+) -> NDArray[np.intp]:
+    """Of each copy the stack of its call; 0 where none fits, or more than one GPU has copies: one call may copy to all.
+
+    Args:
+        copies: CUPTI's records of large copies to the GPU, made by threads without Python code.
+        starts: when each copy's call began; ascending.
+        calls: of libraries, as the spool has them.
+        names: of each number in them, the call and what it did.
+    """
+    handing = [number for number, (name, _) in enumerate(names) if name in HANDS_OVER]
+    calls = calls[np.isin(calls["name"], handing)]
+    if not len(calls) or len(np.unique(copies["device_id"])) > 1:
+        return np.zeros(len(copies), np.intp)
+    places = calls_of_copies(starts, copies["bytes"], calls["start"], calls["bytes"])
+    return np.where(places < 0, 0, calls["stack"][places]).astype(np.intp)
+
+
+def calls_of_copies(
+    copied_at: NDArray[np.int64], copied: NDArray[np.int64], called_at: NDArray[np.int64], called: NDArray[np.int64]
+) -> NDArray[np.intp]:
+    """Of each copy the place of its call, by bytes and order: the oldest call that had begun and of whose bytes so many
+    are left. −1 where none fits; where the copies of a call do not make up its bytes; and where another copy of the
+    same bytes has no call, so that they may have been taken for one another.
+
+    Args:
+        copied_at: when each copy began; ascending.
+        copied: bytes of each.
+        called_at: when each call began; ascending.
+        called: bytes of each.
+    """
+    chosen = np.full(len(copied), -1)
+    waiting: deque[int] = deque(maxlen=MOST_OPEN)
+    left, following = called.copy(), 0
+    for place, (moment, size) in enumerate(zip(copied_at, copied, strict=True)):
+        while following < len(called) and called_at[following] <= moment:
+            waiting.append(following)
+            following += 1
+        call = next((call for call in waiting if left[call] >= size), None)
+        if call is not None:
+            chosen[place] = call
+            left[call] -= size
+            if not left[call]:
+                waiting.remove(call)
+    is_whole = (chosen >= 0) & (left[chosen] == 0) if len(called) else np.zeros(len(copied), bool)
+    return np.where(is_whole & ~np.isin(copied, copied[~is_whole]), chosen, -1)

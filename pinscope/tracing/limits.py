@@ -124,14 +124,14 @@ def exceeded(seen: Seen, thresholds: Sequence[Threshold], *, allow_unseen: bool 
     if thresholds and not allow_unseen and (brief := unseen_words(seen)):
         yield f"--fail-on: {brief} whether they use CUDA; --allow-unseen lets them pass"
     asks_errors = any(threshold.figure == "error" for threshold in thresholds)
-    if asks_errors and seen.program and seen.program["failed_calls"] is None:
+    if asks_errors and seen.has_ended and seen.program["failed_calls"] is None:
         yield f"--fail-on error: {UNNOTICED}"
-    lost = seen.program["lost_bytes"] if seen.program else 0
+    lost = seen.program["lost_bytes"]
     if thresholds and lost:
         yield f"--fail-on: {format_bytes(lost)} of CUPTI's records could not be read, so that copies may be missing"
     if any(threshold.figure == "idle" for threshold in thresholds) and any(
         site.row["idle_seconds"] is None for site in seen.pageable
     ):
         yield "--fail-on idle: the program ran no kernel, so that nothing can be said of idle compute; held can"
-    if thresholds and seen.program and seen.program["sites_left_out"] and len(seen.pageable) == len(seen.sites):
+    if thresholds and seen.program["sites_left_out"] and len(seen.pageable) == len(seen.sites):
         yield "--fail-on: the program copies in more lines than are kept, so that pageable copies may be missing"

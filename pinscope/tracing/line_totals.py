@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.records.trace_row import LARGE_BYTES, WAITS, TraceRow
-from pinscope.tracing.cuda_errors import LOSES_CONTEXT, error_name
-from pinscope.tracing.failed_calls import READS_ERROR, earlier_memory, failures
-from pinscope.tracing.host_work import HostWork
-from pinscope.tracing.later_copies import lines_by_order
-from pinscope.tracing.mapped_file import CUT
+from pinscope.tracing.failed_calls import LOSES_CONTEXT, READS_ERROR, earlier_memory, error_name, failures
+from pinscope.tracing.host_work import HostWork, lines_by_order
+from pinscope.tracing.mapped_file import CUT, LOADER
 from pinscope.tracing.places import NATIVE, Place, library_folders, place_of
 from pinscope.tracing.sites import ALLOCATES, PinnedMemory
 from pinscope.tracing.source_memory import of_site
@@ -36,44 +34,28 @@ _OVER_THE_LINK = [number for number, way in enumerate(DIRECTIONS) if way in {"h2
 SIZES = LARGE_BYTES * 4.0 ** np.arange(-4, 13)
 """Copies are counted by them: each up to the next of these sizes, from 256 bytes to 1 TiB."""
 unnumbered = partial(TraceRow, repeat=0, warmup=False)
-"""A row; those of a kind are numbered when all are there."""
+"""A row; those of a kind are :func:`numbered` when all are there."""
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a program, or one of its processes, ended.
-
-    Attributes:
-        begun_ns: when it started, as CUPTI counts time.
-        ended_ns: when it was gone.
-        exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
-        unrecorded: a row for each process that it started, that used CUDA and was not recorded.
-        unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
-        has_become_another: it said that it became another program, which may be recorded as a process of its own.
-        notes: what is to be known of the recording, sentences.
-        before_bytes: pinned memory that it had before it was recorded; ``None``: not known.
-    """
-
-    begun_ns: int
-    ended_ns: int
-    exit_code: int | None
-    unrecorded: tuple[TraceRow, ...] = ()
-    unseen: int | None = None
-    has_become_another: bool = False
-    notes: tuple[str, ...] = ()
-    before_bytes: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        """From its start to its end; 0 where the clock was set back by more."""
-        return max(self.ended_ns - self.begun_ns, 0) / 1e9
+def numbered(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
+    """Each row with its number among those of its kind."""
+    counts = Counter[str]()
+    for row in rows:
+        yield row.model_copy(update={"repeat": counts[row.kind]})
+        counts[row.kind] += 1
 
 
 class LineTotals:
-    """What the rows and the attachments of a trace are made from."""
+    """What the rows and the attachments of one process are made from.
 
-    def __init__(self, files: RecordFiles) -> None:
+    Args:
+        files: its records.
+        first_site: the number of its first site: those of all processes differ.
+    """
+
+    def __init__(self, files: RecordFiles, first_site: int = 0) -> None:
+        self._first_site = first_site
         self.lost_bytes = files.spool.unreadable_bytes
         self._names = {int(number): name for number, name in files.spool.config["functions"].items()}
         calls, copies = files.spool.calls(), files.table("copies")
@@ -110,7 +92,7 @@ class LineTotals:
         self._line_of_stack = np.asarray([numbers[kind] for kind in kinds])
         self.watched, self.switches = files.spool.watched(), files.spool.switches()
         self._host_calls, self.host_names = files.spool.host_calls(), files.spool.host_names()
-        self.data, self.made_loaders = files.spool.data(), files.spool.loaders()
+        self.data, self._made_loaders = files.spool.data(), files.spool.loaders()
         """What is known of the data of copies, and DataLoaders by their numbers."""
         self._by_order = self._take_lines_of_calls_before()
         self.failed = files.spool.failed()
@@ -304,7 +286,7 @@ class LineTotals:
     def site_of_copies(self) -> NDArray[np.intp]:
         """Number of the site of each copy: the same line, kinds of memory, direction and device."""
         copies = self.copies
-        return _numbered(
+        return self._first_site + _combined(
             self._line_of_stack[self.stacks(copies)],
             np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1),
             np.minimum(copies["src_kind"], len(MEMORY) - 1),
@@ -401,7 +383,7 @@ class LineTotals:
         """These by line and call."""
         host, taken = self.host, self.pinned.taken
         places = self.call_places(taken)
-        for _, rows in _groups(_numbered(self._line_of_stack[host.calls["stack"]], host.kinds)):
+        for _, rows in _groups(_combined(self._line_of_stack[host.calls["stack"]], host.kinds)):
             calls = host.calls[rows]
             yield unnumbered(
                 kind="host_call",
@@ -409,6 +391,22 @@ class LineTotals:
                 **self.where(int(calls["stack"][0])),
                 **host.together(rows, places, taken["bytes"]),
             )
+
+    def loaders(self) -> Iterator[TraceRow]:
+        """Each DataLoader with each site that copies large tensors of its batches, and how many copies those are."""
+        rows = np.flatnonzero(self.copies["bytes"] > LARGE_BYTES)
+        places = self.call_places(self.copies[rows])
+        rows, places = rows[places >= 0], places[places >= 0]
+        calls = self.host.of_driver_calls[places]
+        rows, calls = rows[calls >= 0], calls[calls >= 0]
+        loaders, sites = self.host.calls["flags"][calls] >> LOADER, self.site_of_copies[rows]
+        for (loader, site), count in Counter(zip(loaders.tolist(), sites.tolist(), strict=True)).items():
+            if (made := self._made_loaders.get(loader)) is not None:
+                stack = int(self.known_stacks(np.asarray([made["stack"]]))[0])
+                pins, workers = made["pins"], made["workers"]
+                yield unnumbered(
+                    kind="loader", number=site, count=count, pins_batches=pins, workers=workers, **self.where(stack)
+                )
 
     # Pinned memory
 
@@ -563,11 +561,11 @@ class LineTotals:
         if not len(places):
             return
         functions = np.where(places < 0, -1, self._functions[1][places]) if len(self.calls) else places
-        for _, rows in _groups(_numbered(self._line_of_stack[stacks], functions + 1)):
+        for _, rows in _groups(_combined(self._line_of_stack[stacks], functions + 1)):
             yield rows
 
 
-def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
+def _combined(*labels: NDArray[Any]) -> NDArray[np.intp]:
     """A number for each combination of labels, which are whole numbers from 0 on: 0, 1, 2 … in their order."""
     keys = np.zeros(len(labels[0]), np.int64)
     for label in labels:
@@ -575,12 +573,14 @@ def _numbered(*labels: NDArray[Any]) -> NDArray[np.intp]:
     return np.unique(keys, return_inverse=True)[1].reshape(-1)
 
 
-def find(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
-    """Place of each wanted value; −1 where it is not there."""
-    if not len(ascending):
+def find(values: NDArray[Any], wanted: NDArray[Any], *, ascending: bool = True) -> NDArray[np.intp]:
+    """Place of each wanted value among these, which are in ascending order or in any; −1 where it is not there."""
+    if not len(values):
         return np.full(len(wanted), -1)
-    places = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    return np.where(ascending[places] == wanted, places, -1)
+    order = None if ascending else np.argsort(values, kind="stable")
+    places = np.minimum(np.searchsorted(values, wanted, sorter=order), len(values) - 1)
+    places = places if order is None else order[places]
+    return np.where(values[places] == wanted, places, -1)
 
 
 def _groups(numbers: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:

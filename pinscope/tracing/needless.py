@@ -20,7 +20,7 @@ from pinscope.tracing.host_data import (
     LATER_PARTLY,
     PARTLY,
 )
-from pinscope.tracing.line_totals import MEMORY, LineTotals, unnumbered
+from pinscope.tracing.line_totals import MEMORY, LineTotals, find, unnumbered
 
 _PAGEABLE = MEMORY.index("pageable")
 
@@ -41,10 +41,10 @@ class _Copied:
 
     def __init__(self, totals: LineTotals) -> None:
         self._copies, self._sites = totals.copies, totals.site_of_copies
-        self._order = np.argsort(self._copies["correlation_id"], kind="stable")
-        at = self._place(totals.data["correlation_id"])
-        self._data, self._at = totals.data[at >= 0], at[at >= 0]
-        self._kinds, self._other = self._data["kind"], self._place(self._data["other"])
+        copied = self._copies["correlation_id"]
+        at = find(copied, totals.data["correlation_id"], ascending=False)
+        data, self._at = totals.data[at >= 0], at[at >= 0]
+        self._kinds, self._other = data["kind"], find(copied, data["other"], ascending=False)
         self._is_large = self._copies["bytes"] > LARGE_BYTES
         self._is_over = totals.is_over_with_call(self._copies)
 
@@ -90,11 +90,3 @@ class _Copied:
             sampled_count=int(sampled.sum()),
             **values,
         )
-
-    def _place(self, correlations: NDArray[Any]) -> NDArray[np.intp]:
-        """Of each call the place of its copy; −1 where that was not recorded."""
-        if not len(self._order):
-            return np.full(len(correlations), -1)
-        known = self._copies["correlation_id"][self._order]
-        places = np.minimum(np.searchsorted(known, correlations), len(known) - 1)
-        return np.where(known[places] == correlations, self._order[places], -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 
 from pinscope.records.trace_row import TraceRow, copies_large_from_or_to
 from pinscope.tracing.early_reads import early_reads, watched_copies
-from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, Ended, LineTotals, unnumbered
-from pinscope.tracing.loader_feeds import loaders
+from pinscope.tracing.line_totals import DIRECTIONS, MEMORY, LineTotals, numbered, unnumbered
 from pinscope.tracing.migrations import migrated
 from pinscope.tracing.needless import needless
 from pinscope.tracing.spool import RecordFiles, Spool
@@ -29,6 +29,36 @@ MOST_SITES = 1000
 
 
 @dataclass(frozen=True)
+class Ended:
+    """How a program, or one of its processes, ended.
+
+    Attributes:
+        begun_ns: when it started, as CUPTI counts time.
+        ended_ns: when it was gone.
+        exit_code: its own; below 0 the signal that killed it; ``None`` where it goes on, or is not known.
+        unrecorded: a row for each process that it started, that used CUDA and was not recorded.
+        unseen: how many it started that ended before one could look at them; ``None``: nobody looked.
+        has_become_another: it said that it became another program, which may be recorded as a process of its own.
+        notes: what is to be known of the recording, sentences.
+        before_bytes: pinned memory that it had before it was recorded; ``None``: not known.
+    """
+
+    begun_ns: int
+    ended_ns: int
+    exit_code: int | None
+    unrecorded: tuple[TraceRow, ...] = ()
+    unseen: int | None = None
+    has_become_another: bool = False
+    notes: tuple[str, ...] = ()
+    before_bytes: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its end; 0 where the clock was set back by more."""
+        return max(self.ended_ns - self.begun_ns, 0) / 1e9
+
+
+@dataclass(frozen=True)
 class Process:
     """One process of a program that was recorded.
 
@@ -37,20 +67,19 @@ class Process:
         rank: among the processes of a job, where its launcher says so.
         seconds: from its recording's start to its end; ``None`` where it was killed.
         totals: its records.
-        first_site: what is added to the numbers of its sites, so that they differ from those of the others.
     """
 
     pid: int
     rank: int | None
     seconds: float | None
     totals: LineTotals
-    first_site: int
 
     def row(self) -> TraceRow:
         """The process itself."""
         return unnumbered(
             kind="process",
             process=self.pid,
+            rank=self.rank,
             seconds=self.seconds,
             active_seconds=_active_seconds([self.totals]),
             copies=len(self.totals.copies),
@@ -124,14 +153,14 @@ class ProcessFiles:
         processes: list[Process] = []
         first_site = 0
         for files in self._files.values():
-            totals = LineTotals(files)
+            totals = LineTotals(files, first_site)
             if totals.is_empty and files.spool.program:
                 continue
             started = files.spool.document("started.json") or {}
             over = files.spool.document("ended.json")
             seconds = Ended(started["ns"], over["ns"], None).seconds if over and started else None
-            processes.append(Process(int(started.get("pid", 0)), started.get("rank"), seconds, totals, first_site))
-            first_site += int(totals.site_of_copies.max(initial=-1)) + 1
+            processes.append(Process(int(started.get("pid", 0)), started.get("rank"), seconds, totals))
+            first_site = int(totals.site_of_copies.max(initial=first_site - 1)) + 1
         recorded = self.spool.recorded_ns(ended.begun_ns, ended.ended_ns) / 1e9 if is_part else None
         return MergedTrace(processes, ended, recorded)
 
@@ -154,10 +183,13 @@ class MergedTrace:
     def rows(self) -> Iterator[TraceRow]:
         """All of them: the program, its processes if there are several, the devices, then sites, allocations,
         synchronisations and migrations, most first."""
+        return numbered(self._rows())
+
+    def _rows(self) -> Iterator[TraceRow]:
         totals = [process.totals for process in self.processes]
-        sites = self._numbered(_sites)
+        sites = self._of_each(LineTotals.sites)
         peak_ns, peak_bytes = self._peak()
-        failed = self._numbered(lambda process: process.totals.failed_calls())
+        failed = self._of_each(LineTotals.failed_calls)
         yield unnumbered(
             kind="program",
             seconds=self._ended.seconds,
@@ -179,19 +211,19 @@ class MergedTrace:
             migrations_recorded=_all_known([process.follows_managed for process in totals]),
         )
         if len(self.processes) > 1:
-            yield from self._numbered(lambda process: [process.row()])
-        yield from (row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(self._ended.unrecorded))
-        yield from self._numbered(lambda process: process.totals.devices())
+            yield from (process.row() for process in self.processes)
+        yield from self._ended.unrecorded
+        yield from self._of_each(LineTotals.devices)
         yield from failed[:MOST_SITES]
         yield from _most(sites, lambda row: (copies_large_from_or_to(row, "pageable"), row.bytes or 0))
-        yield from _most(self._numbered(_needless), lambda row: row.bytes or 0)
-        yield from _most(self._numbered(_loaders), lambda row: row.count or 0)
-        yield from _most(self._numbered(lambda process: process.totals.allocated(peak_ns)), lambda row: row.bytes or 0)
-        yield from _most(self._numbered(lambda process: process.totals.waited()), lambda row: row.idle_seconds or 0.0)
-        yield from _most(self._numbered(lambda process: migrated(process.totals)), _migrated_bytes)
-        yield from _most(self._numbered(lambda process: process.totals.host_calls()), lambda row: row.host_seconds or 0)
-        yield from _most(self._numbered(lambda each: watched_copies(each.totals)), lambda row: row.count or 0)
-        yield from _most(self._numbered(lambda each: early_reads(each.totals)), lambda row: row.count or 0)
+        yield from _most(self._of_each(needless), lambda row: row.bytes or 0)
+        yield from _most(self._of_each(LineTotals.loaders), lambda row: row.count or 0)
+        yield from _most(self._of_each(lambda each: each.allocated(peak_ns)), lambda row: row.bytes or 0)
+        yield from _most(self._of_each(LineTotals.waited), lambda row: row.idle_seconds or 0.0)
+        yield from _most(self._of_each(migrated), lambda row: (row.to_gpu_bytes or 0) + (row.to_host_bytes or 0))
+        yield from _most(self._of_each(LineTotals.host_calls), lambda row: row.host_seconds or 0)
+        yield from _most(self._of_each(watched_copies), lambda row: row.count or 0)
+        yield from _most(self._of_each(early_reads), lambda row: row.count or 0)
         yield from self._sizes()
 
     def _peak(self) -> tuple[int, int]:
@@ -211,45 +243,23 @@ class MergedTrace:
             for direction, most, count, size in process.totals.sizes():
                 before = counts.get((direction, most), (0, 0))
                 counts[direction, most] = (before[0] + count, before[1] + size)
-        for repeat, ((direction, most), (count, size)) in enumerate(sorted(counts.items())):
-            row = unnumbered(kind="size", direction=direction, most_bytes=most, count=count, bytes=size)
-            yield row.model_copy(update={"repeat": repeat})
+        for (direction, most), (count, size) in sorted(counts.items()):
+            yield unnumbered(kind="size", direction=direction, most_bytes=most, count=count, bytes=size)
 
-    def _numbered(self, rows: Callable[[Process], Iterable[TraceRow]]) -> list[TraceRow]:
-        """Rows of one kind, of all processes; each names its process where there are several."""
-        numbered = [
-            row.model_copy(update={"process": process.pid, "rank": process.rank} if len(self.processes) > 1 else {})
+    def _of_each(self, rows: Callable[[LineTotals], Iterable[TraceRow]]) -> list[TraceRow]:
+        """Rows of all processes; each names its process where there are several."""
+        if len(self.processes) == 1:
+            return list(rows(self.processes[0].totals))
+        return [
+            row.model_copy(update={"process": process.pid, "rank": process.rank})
             for process in self.processes
-            for row in rows(process)
+            for row in rows(process.totals)
         ]
-        return [row.model_copy(update={"repeat": repeat}) for repeat, row in enumerate(numbered)]
 
 
-def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> Iterator[TraceRow]:
-    """The first of them by size, numbered anew."""
-    for repeat, row in enumerate(sorted(rows, key=size, reverse=True)[:MOST_SITES]):
-        yield row.model_copy(update={"repeat": repeat})
-
-
-def _sites(process: Process) -> Iterator[TraceRow]:
-    for row in process.totals.sites():
-        yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
-
-
-def _needless(process: Process) -> Iterator[TraceRow]:
-    first = process.first_site
-    for row in needless(process.totals):
-        sender = None if row.sent_by is None else row.sent_by + first
-        yield row.model_copy(update={"number": (row.number or 0) + first, "sent_by": sender})
-
-
-def _loaders(process: Process) -> Iterator[TraceRow]:
-    for row in loaders(process.totals):
-        yield row.model_copy(update={"number": (row.number or 0) + process.first_site})
-
-
-def _migrated_bytes(row: TraceRow) -> int:
-    return (row.to_gpu_bytes or 0) + (row.to_host_bytes or 0)
+def _most(rows: Iterable[TraceRow], size: Callable[[TraceRow], Any]) -> list[TraceRow]:
+    """The first of them by size."""
+    return sorted(rows, key=size, reverse=True)[:MOST_SITES]
 
 
 def _all_known(answers: Sequence[bool | None]) -> bool | None:
@@ -278,99 +288,96 @@ def attachments(merged: MergedTrace) -> Iterator[tuple[str, pa.Schema, Iterator[
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    text = {"direction", "source", "target", "call", "file"}
-    for name, (count, columns_of) in _TABLES.items():
-        tables = [
-            (count(process.totals), {**columns_of(process, merged.begun_ns), **_process(process)})
+    for name, pieces_of in _TABLES.items():
+        pieces = (
+            {**piece, "process": np.full(len(piece["at_ns"]), process.pid, np.int32)}
             for process in merged.processes
-        ]
+            for piece in pieces_of(process.totals, merged.begun_ns)
+        )
+        first = next(pieces)
         schema = pa.schema(
             [
-                (key, pa.string() if key in text else pa.from_numpy_dtype(column(slice(0, 0)).dtype))
-                for key, column in tables[0][1].items()
+                (key, pa.string() if values.dtype == object else pa.from_numpy_dtype(values.dtype))
+                for key, values in first.items()
             ]
         )
-        yield name, schema, _pieces(tables, schema)
+        full = (piece for piece in chain([first], pieces) if len(piece["at_ns"]))
+        yield name, schema, (pa.RecordBatch.from_pydict(dict(piece), schema=schema) for piece in full)
 
 
-_Columns = Mapping[str, Callable[[slice], NDArray[Any]]]
+_Columns = Mapping[str, NDArray[Any]]
 
 
-def _pieces(tables: Sequence[tuple[int, _Columns]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa  # noqa: PLC0415
-
-    for count, columns in tables:
-        for begin in range(0, count, PIECE_ROWS):
-            piece = slice(begin, min(begin + PIECE_ROWS, count))
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(columns[field.name](piece), field.type) for field in schema], schema=schema
-            )
+def _pieces(count: int) -> Iterator[slice]:
+    """So many rows, in pieces; an empty one of none."""
+    for begin in range(0, max(count, 1), PIECE_ROWS):
+        yield slice(begin, min(begin + PIECE_ROWS, count))
 
 
-def _process(process: Process) -> _Columns:
-    return {"process": lambda piece: np.full(piece.stop - piece.start, process.pid, np.int32)}
-
-
-def _copies(process: Process, begun: int) -> _Columns:
-    totals = process.totals
-    timed = slice(totals.untimed, None)
-    copies, sites, idle = totals.copies[timed], totals.site_of_copies[timed], totals.idle_of_copies[timed]
-    places = totals.call_places(copies)
-    known = places >= 0
-    calls = totals.calls if len(totals.calls) else np.zeros(1, totals.calls.dtype)
+def _copies(totals: LineTotals, begun: int) -> Iterator[_Columns]:
     words, directions = np.asarray(MEMORY, object), np.asarray(DIRECTIONS, object)
-    return {
-        "at_ns": lambda piece: copies["start"][piece] - begun,
-        "took_ns": lambda piece: np.where(copies["end"][piece] > 0, copies["end"][piece] - copies["start"][piece], -1),
-        "call_at_ns": lambda piece: np.where(known[piece], calls["start"][places[piece]] - begun, -1),
-        "call_took_ns": lambda piece: np.where(known[piece], _took(calls)[places[piece]], -1),
-        "bytes": lambda piece: copies["bytes"][piece],
-        "direction": lambda piece: directions[np.minimum(copies["copy_kind"][piece], len(DIRECTIONS) - 1)],
-        "source": lambda piece: words[np.minimum(copies["src_kind"][piece], len(MEMORY) - 1)],
-        "target": lambda piece: words[np.minimum(copies["dst_kind"][piece], len(MEMORY) - 1)],
-        "device": lambda piece: copies["device_id"][piece].astype(np.int32),
-        "stream": lambda piece: copies["stream_id"][piece].astype(np.int64),
-        "site": lambda piece: (sites[piece] + process.first_site).astype(np.int32),
-        "idle_ns": lambda piece: idle[piece],
-    }
+    timed: list[NDArray[Any]] = [
+        values[totals.untimed :] for values in (totals.copies, totals.site_of_copies, totals.idle_of_copies)
+    ]
+    calls = totals.calls if len(totals.calls) else np.zeros(1, totals.calls.dtype)
+    for piece in _pieces(len(timed[0])):
+        copies, sites, idle = (values[piece] for values in timed)
+        places = totals.call_places(copies)
+        yield {
+            "at_ns": copies["start"] - begun,
+            "took_ns": np.where(copies["end"] > 0, _took(copies), -1),
+            "call_at_ns": np.where(places >= 0, calls["start"][places] - begun, -1),
+            "call_took_ns": np.where(places >= 0, _took(calls)[places], -1),
+            "bytes": copies["bytes"],
+            "direction": directions[np.minimum(copies["copy_kind"], len(DIRECTIONS) - 1)],
+            "source": words[np.minimum(copies["src_kind"], len(MEMORY) - 1)],
+            "target": words[np.minimum(copies["dst_kind"], len(MEMORY) - 1)],
+            "device": copies["device_id"].astype(np.int32),
+            "stream": copies["stream_id"].astype(np.int64),
+            "site": sites.astype(np.int32),
+            "idle_ns": idle,
+        }
 
 
-def _kernels(process: Process, begun: int) -> _Columns:
-    kernels = process.totals.kernels
-    return {
-        "at_ns": lambda piece: kernels["start"][piece] - begun,
-        "took_ns": lambda piece: np.where(kernels["end"][piece] > 0, _took(kernels[piece]), -1),
-        "device": lambda piece: kernels["device_id"][piece].astype(np.int32),
-        "stream": lambda piece: kernels["stream_id"][piece].astype(np.int64),
-    }
+def _kernels(totals: LineTotals, begun: int) -> Iterator[_Columns]:
+    for piece in _pieces(len(totals.kernels)):
+        kernels = totals.kernels[piece]
+        yield {
+            "at_ns": kernels["start"] - begun,
+            "took_ns": np.where(kernels["end"] > 0, _took(kernels), -1),
+            "device": kernels["device_id"].astype(np.int32),
+            "stream": kernels["stream_id"].astype(np.int64),
+        }
 
 
-def _calls(process: Process, begun: int) -> _Columns:
-    totals = process.totals
-    calls, names, lines = totals.calls, totals.call_names, totals.lines(totals.calls)
-    return {
-        "at_ns": lambda piece: calls["start"][piece] - begun,
-        "took_ns": lambda piece: _took(calls[piece]),
-        "call": lambda piece: names[piece],
-        "thread": lambda piece: calls["thread"][piece].astype(np.int64),
-        "file": lambda piece: totals.files[lines[piece]],
-        "line": lambda piece: totals.line_numbers[lines[piece]],
-    }
+def _calls(totals: LineTotals, begun: int) -> Iterator[_Columns]:
+    for piece in _pieces(len(totals.calls)):
+        calls = totals.calls[piece]
+        lines = totals.lines(calls)
+        yield {
+            "at_ns": calls["start"] - begun,
+            "took_ns": _took(calls),
+            "call": totals.call_names[piece],
+            "thread": calls["thread"].astype(np.int64),
+            "file": totals.files[lines],
+            "line": totals.line_numbers[lines],
+        }
 
 
-def _pinned(process: Process, begun: int) -> _Columns:
-    moments, changes = process.totals.pinned.changes()
-    return {"at_ns": lambda piece: moments[piece] - begun, "change_bytes": lambda piece: changes[piece]}
+def _pinned(totals: LineTotals, begun: int) -> Iterator[_Columns]:
+    moments, changes = totals.pinned.changes()
+    for piece in _pieces(len(moments)):
+        yield {"at_ns": moments[piece] - begun, "change_bytes": changes[piece]}
 
 
 def _took(records: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(records["end"] - records["start"], np.int64)
 
 
-_TABLES: Mapping[str, tuple[Callable[[LineTotals], int], Callable[[Process, int], _Columns]]] = {
-    "copies": (lambda totals: len(totals.copies) - totals.untimed, _copies),
-    "kernels": (lambda totals: len(totals.kernels), _kernels),
-    "calls": (lambda totals: len(totals.calls), _calls),
-    "pinned": (lambda totals: len(totals.pinned.changes()[0]), _pinned),
+_TABLES: Mapping[str, Callable[[LineTotals, int], Iterator[_Columns]]] = {
+    "copies": _copies,
+    "kernels": _kernels,
+    "calls": _calls,
+    "pinned": _pinned,
 }
-"""Name → number of rows, and the columns, of a process."""
+"""Name → the columns of a process, a piece at a time."""

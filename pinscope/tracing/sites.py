@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Cell, Run, Table, table
-from pinscope.records.trace_row import LARGE_BYTES, NeedlessKind, copies_large_from_or_to
+from pinscope.records.trace_row import LARGE_BYTES, NeedlessKind, TraceRow, copies_large_from_or_to
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
 
@@ -157,12 +157,17 @@ class Site:
         return self.stands_seconds - staged if self.stands_seconds > least else 0.0
 
 
+NO_PROGRAM: Row = {**dict.fromkeys(TraceRow.model_fields), "seconds": 0.0, "copies": 0}
+"""In the place of a program's row, which comes when it has ended."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a trace holds, taken apart.
 
     Attributes:
-        program: its row; ``None`` while it runs.
+        run: the trace.
+        program: its row; :data:`NO_PROGRAM` while it runs.
         processes: a row for each, if several were recorded.
         devices: a row for each GPU.
         sites: ranked by what pinning would save, then by bytes.
@@ -177,7 +182,8 @@ class Seen:
         needless: copies of sites that need not be; ``loaders``: DataLoaders, with sites that copy their batches.
     """
 
-    program: Row | None
+    run: Run
+    program: Row
     processes: tuple[Row, ...]
     devices: tuple[Row, ...]
     sites: tuple[Site, ...]
@@ -195,9 +201,19 @@ class Seen:
     early_reads: tuple[Row, ...]
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the program has."""
+        return self.program is not NO_PROGRAM
+
+    @property
     def seconds(self) -> float:
         """How long the program used a GPU: from its first copy or kernel to the end of the last."""
-        return float(self.program["active_seconds"] or self.program["seconds"]) if self.program else 0.0
+        return float(self.program["active_seconds"] or self.program["seconds"])
+
+    def origin(self, parameter: str) -> str | None:
+        """Where rates come from. A run from elsewhere may hold anything."""
+        value = self.run.params.get(parameter)
+        return value if isinstance(value, str) else None
 
     def seconds_from_first(self, row: Row) -> float:
         """How long the program used a GPU from the first of what a line did again and again: its start is no part of
@@ -233,7 +249,7 @@ class Seen:
     @property
     def failure(self) -> str | None:
         """How the program ended, as it follows its name; ``None`` where it ended well, or that is not known."""
-        code = int(self.program["exit_code"] or 0) if self.program else 0
+        code = int(self.program["exit_code"] or 0)
         if not code:
             return None
         return f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
@@ -304,11 +320,9 @@ class Seen:
     @property
     def read_later(self) -> tuple[Site, ...]:
         """Lines that copy into pinned memory of the host and do not wait themselves."""
-        waiting = {(row["file"], row["line"], row["process"]) for row in self.waits}
+        waiting = set(map(own_line_key, self.waits))
         return tuple(
-            site
-            for site in self.sites
-            if site.memory == "pinned d2h" and (site.row["file"], site.row["line"], site.row["process"]) not in waiting
+            site for site in self.sites if site.memory == "pinned d2h" and own_line_key(site.row) not in waiting
         )
 
     def is_long(self, row: Row, seconds: float | None) -> bool:
@@ -333,7 +347,8 @@ def seen_in(run: Run, rows: Sequence[Row]) -> Seen:
         for row in by_kind.get("site", ())
     ]
     seen = Seen(
-        program=next(iter(by_kind.get("program", ())), None),
+        run=run,
+        program=next(iter(by_kind.get("program", ())), NO_PROGRAM),
         processes=tuple(by_kind.get("process", ())),
         devices=tuple(by_kind.get("device", ())),
         sites=(),
@@ -426,6 +441,16 @@ def line_name(row: Row) -> str:
 def place_in(row: Row) -> tuple[Any, ...]:
     """The line of the program, and that of a library below it, by which rows of one line are known."""
     return row["file"], row["line"], row["library_file"], row["library_line"]
+
+
+def own_line_key(row: Row) -> tuple[Any, ...]:
+    """The line of the program, of each of its processes, whatever library it led to."""
+    return row["file"], row["line"], row["process"]
+
+
+def line_key(row: Row) -> tuple[Any, ...]:
+    """The same, and the process: two files may have the same name."""
+    return *place_in(row), row["process"]
 
 
 def gpu_name(row: Row) -> str:

@@ -165,9 +165,7 @@ class Spool:
 
     def standing(self) -> NDArray[Any]:
         """Where the program stood, and when, since it had managed memory: fields of :data:`STANDING`."""
-        path = self.folder / "standing"
-        content = path.read_bytes() if path.exists() else b""
-        return np.frombuffer(content[: len(content) // STANDING.itemsize * STANDING.itemsize], STANDING)
+        return self._entries("standing", STANDING)
 
     def ranges(self) -> list[str]:
         """Names of the ranges so far; that of number n stands at n − 1."""
@@ -202,17 +200,21 @@ class Spool:
         if path.exists():
             yield from (json.loads(text) for text in path.read_bytes().splitlines(keepends=True) if text[-1:] == b"\n")
 
+    def _entries(self, files: str, kind: np.dtype[Any], noted: str = "") -> NDArray[Any]:
+        """The entries of some files, as far as they are whole, and ``noted``, a field that is 0 before, says so."""
+        pieces = [np.fromfile(path, kind) for path in sorted(self.folder.glob(files))]
+        entries = np.concatenate([np.empty(0, kind), *pieces])
+        return entries[entries[noted] > 0] if noted else entries
+
     def calls(self) -> NDArray[Any]:
         """All calls that are over so far, in the order of their correlation ids: fields of :data:`CALLS`. One during
         which the clock was set back took no time."""
-        pieces = [np.fromfile(path, CALLS) for path in sorted(self.folder.glob("calls.*"))]
-        calls = np.concatenate([self._calls_in_lanes(), *(piece[piece["end"] > 0] for piece in pieces)])
+        calls = np.concatenate([self._calls_in_lanes(), self._entries("calls.*", CALLS, "end")])
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["correlation_id"], kind="stable")]
 
     def _calls_in_lanes(self) -> NDArray[Any]:
-        pieces = [np.fromfile(path, _LANES) for path in sorted(self.folder.glob("lanes.*"))]
-        lanes = np.concatenate([np.empty(0, _LANES), *pieces])
+        lanes = self._entries("lanes.*", _LANES)
         noted = lanes["calls"].reshape(-1)
         calls = np.empty(len(noted), CALLS)
         for name in ("thread", "stack", "range"):
@@ -229,23 +231,19 @@ class Spool:
 
     def data(self) -> NDArray[Any]:
         """What is known of the data of copies: fields of :data:`DATA`."""
-        pieces = [np.fromfile(path, DATA) for path in sorted(self.folder.glob("data.*"))]
-        return np.concatenate([np.empty(0, DATA), *(piece[piece["kind"] > 0] for piece in pieces)])
+        return self._entries("data.*", DATA, "kind")
 
     def host_calls(self) -> NDArray[Any]:
         """All calls of libraries that moved data of the host so far, in the order of their beginnings: fields of
         :data:`HOST_CALLS`."""
-        pieces = [np.fromfile(path, HOST_CALLS) for path in sorted(self.folder.glob("host_calls.*"))]
-        calls = np.concatenate([np.empty(0, HOST_CALLS), *(piece[piece["end"] > 0] for piece in pieces)])
+        calls = self._entries("host_calls.*", HOST_CALLS, "end")
         calls["end"] = np.maximum(calls["start"], calls["end"])
         return calls[np.argsort(calls["start"], kind="stable")]
 
     def watched(self) -> NDArray[Any]:
         """Copies that were watched, each at least once, and calls that read what they copied: fields of
         :data:`WATCHED`."""
-        path = self.folder / "watched"
-        content = path.read_bytes() if path.exists() else b""
-        return np.frombuffer(content[: len(content) // WATCHED.itemsize * WATCHED.itemsize], WATCHED)
+        return self._entries("watched", WATCHED)
 
     def host_names(self) -> list[tuple[str, str]]:
         """Of each number of these, from 0 on, the call and what it did to the data."""
@@ -266,8 +264,7 @@ class Spool:
 
     def failed(self) -> NDArray[Any]:
         """All calls that returned an error, in the order in which they were over: fields of :data:`FAILED`."""
-        pieces = [np.fromfile(path, FAILED) for path in sorted(self.folder.glob("failed.*"))]
-        failed = np.concatenate([np.empty(0, FAILED), *(piece[piece["moment"] > 0] for piece in pieces)])
+        failed = self._entries("failed.*", FAILED, "moment")
         return failed[np.argsort(failed["moment"], kind="stable")]
 
     def failed_functions(self) -> dict[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, NDArray[Any]]
 """Name of a column → its values, all of one length."""
-Selection = Callable[[Columns], NDArray[np.bool_]]
-"""Which rows are wanted."""
 TABLES = ("calls", "copies", "kernels")
 """The attachments whose rows have a time at which they began."""
 
@@ -40,15 +38,15 @@ LONGEST_NS = 2**60
 PROCESSES_READ = 1024
 
 
-def collect(attached: Attached, name: str, selection: Selection, wanted: EachPart = every_part) -> Columns:
-    """The chosen rows of an attachment, in the order in which they are stored, text as objects; without columns where
-    it has no rows.
+def collect(attached: Attached, name: str, until_ns: int | None) -> Columns:
+    """The rows of an attachment before a moment, or all, in the order in which they are stored, text as objects;
+    without columns where it has no rows.
 
     Errors as of :meth:`Attached.tables`.
     """
     pieces: list[Columns] = []
-    for part, words in each_coded(attached, name, wanted):
-        chosen = selection(part)
+    for part, words in each_coded(attached, name):
+        chosen = part["at_ns"] < (np.iinfo(np.int64).max if until_ns is None else until_ns)
         if not chosen.any():
             continue
         rows = {key: values[chosen] for key, values in part.items()}
@@ -181,9 +179,9 @@ class Stretch:
     whole: Extent = field(default_factory=lambda: Extent(0, 1, {}))
 
     @property
-    def processes(self) -> Mapping[int, str]:
-        """Ids and names, of the :class:`Extent`."""
-        return self.whole.processes
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end_ns - self.begin_ns) / 1e9
 
     @property
     def heart_ns(self) -> tuple[int, int]:
@@ -205,11 +203,8 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     panels: set[tuple[str, int, int]] = set()
     for name in TABLES:
         for part, _ in each_coded(attached, name):
-            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
-            if len(begun):
-                parts[name].append((int(begun.min()), int(ended.max())))
-            else:
-                parts[name].append((0, -1))
+            begun, ended = _times(part)
+            parts[name].append((int(begun.min()), int(ended.max())) if len(begun) else (0, -1))
             panels.update((name, *both) for both in _devices(part))
     ends = [both for name in TABLES for both in parts[name] if both != (0, -1)]
     if not ends:
@@ -228,14 +223,26 @@ def extent(attached: Attached, rows: Sequence[Row] = ()) -> Extent | None:
     return Extent(begin, end, whole, names, lines, drawn)
 
 
+def _times(part: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When these events began and ended."""
+    return part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
+
+
 def _devices(part: Columns) -> list[tuple[int, int]]:
     """GPUs of these rows, each with its process; −1 of calls."""
     begun = part["at_ns"]
     both = np.stack(
         [part.get(name, np.full(len(begun), default)) for name, default in (("device", -1), ("process", 0))]
     )
-    alike = bool((both == both[:, :1]).all())  # most parts of large traces
-    return [(device, process) for device, process in np.unique(both[:, :1] if alike else both, axis=1).T.tolist()]
+    return [(device, process) for device, process in _groups(both)[0].T.tolist()]
+
+
+def _groups(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The different columns, and which of them each is. In most parts of large traces all are alike."""
+    if (keys == keys[:, :1]).all():
+        return keys[:, :1], np.zeros(keys.shape[1], np.intp)
+    groups, which = np.unique(keys, axis=1, return_inverse=True)
+    return groups, which.reshape(-1)
 
 
 def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) -> Stretch:
@@ -252,7 +259,7 @@ def stretch_of(attached: Attached, whole: Extent, begin_ns: int, end_ns: int) ->
     for name in TABLES:
         reached = partial(whole.reaches, name, begin_ns=begin_ns, end_ns=end_ns)
         for part, words in each_coded(attached, name, reached):
-            begun, ended = part["at_ns"], part["at_ns"] + np.maximum(part["took_ns"], 0)
+            begun, ended = _times(part)
             inside = (begun < end_ns) & (ended >= begin_ns)
             rows = {key: values[inside] for key, values in part.items()}
             if not whole.processes:
@@ -291,8 +298,8 @@ def _add(stretch: Stretch, name: str, coded: _Coded, edges: NDArray[np.float64])
     rows, words = coded
     stretch.events += len(rows["at_ns"])
     for part, alike in _parts(name, coded):
-        at = rows["at_ns"][alike]
-        added = at_once(at, at + np.maximum(rows["took_ns"][alike], 0), edges)
+        begun, ended = _times(rows)
+        added = at_once(begun[alike], ended[alike], edges)
         stretch.at_once[part] = stretch.at_once.get(part, 0.0) + added
         if stretch.events <= MOST_SINGLE:
             chosen = {key: values[alike] for key, values in rows.items()}
@@ -309,30 +316,23 @@ def _parts(name: str, coded: _Coded) -> Iterator[tuple[Series, NDArray[np.intp]]
     names, kinds = _kinds(name, coded)
     nothing = np.zeros(len(kinds), np.int32)
     devices, processes = (nothing - 1, nothing) if name == "calls" else (rows["device"], rows["process"])
-    keys = np.stack([devices, processes, kinds])
-    which: NDArray[Any] = nothing
-    if (keys == keys[:, :1]).all():  # most parts of large traces
-        groups = keys[:, :1]
-    else:
-        groups, which = np.unique(keys, axis=1, return_inverse=True)
+    groups, which = _groups(np.stack([devices, processes, kinds]))
     for number, (device, process, kind) in enumerate(groups.T.tolist()):
-        yield (name, names[kind], device, process), np.flatnonzero(which.reshape(-1) == number)
+        yield (name, names[kind], device, process), np.flatnonzero(which == number)
 
 
-def _kinds(name: str, coded: _Coded) -> tuple[Sequence[str], NDArray[np.int32]]:
+def _kinds(name: str, coded: _Coded) -> tuple[Sequence[str], NDArray[np.intp]]:
     """The names of kinds, and which of them each row is: of calls what they are for, of copies the host's memory."""
     rows, words = coded
     if name == "kernels":
-        return ("compute",), np.zeros(len(rows["at_ns"]), np.int32)
+        return ("compute",), np.zeros(len(rows["at_ns"]), np.intp)
     if name == "calls":
-        names = sorted({call_kind(call) for call in words["call"]})
-        return names, np.asarray([names.index(call_kind(call)) for call in words["call"]], np.int32)[rows["call"]]
-    names = sorted({*words["source"], *words["target"]})
-    source, target = (
-        np.asarray([names.index(word) for word in words[key]], np.int32)[rows[key]] for key in ("source", "target")
-    )
+        names, kinds = np.unique([call_kind(call) for call in words["call"]], return_inverse=True)
+        return names.tolist(), kinds[rows["call"]]
+    names, kinds = np.unique([*words["source"], *words["target"]], return_inverse=True)
+    source, target = kinds[rows["source"]], kinds[len(words["source"]) + rows["target"]]
     is_down = np.asarray([word == "d2h" for word in words["direction"]])[rows["direction"]]
-    return names, np.where(is_down, target, source)
+    return names.tolist(), np.where(is_down, target, source)
 
 
 def call_kind(call: str) -> str:

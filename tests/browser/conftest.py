@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +22,7 @@ from pinscope.runner import jobs
 from pinscope.runner.worker import VARIABLE as QUEUE
 from pinscope.store.store import Store
 from tests.conftest import Outliving
+from tests.data.waiting import free_port, until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30_000
@@ -144,7 +143,7 @@ def dashboard(one_dashboard: Served, queue: str, monkeypatch: pytest.MonkeyPatch
     """The dashboard, with an empty store; what a test started there has ended with the test."""
     monkeypatch.setenv(QUEUE, queue)
     yield one_dashboard
-    until(lambda: working_children(one_dashboard.process.pid) == [], 10)
+    until(lambda: working_children(one_dashboard.process.pid) == [], seconds=10)
     for run in one_dashboard.store.runs(recordings=False):
         one_dashboard.store.delete(run.id)
 
@@ -223,14 +222,6 @@ def working_children(pid: int) -> list[int]:
     return found
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def healthy(url: str) -> bool:
     """Whether the server answers."""
     try:
@@ -238,14 +229,6 @@ def healthy(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def settle(page: Page) -> None:

@@ -133,7 +133,7 @@ def test_the_first_page_of_a_new_server_answers_clicks_and_no_child_survives_its
     page.goto("about:blank")
     os.kill(other.process.pid, signal.SIGKILL)
     other.process.wait()
-    until(lambda: not is_alive(child), 10)
+    until(lambda: not is_alive(child), seconds=10)
 
     page.goto(f"{dashboard.url}/runs?run={run.id}")
     expect(page.get_by_text("This run was interrupted")).to_be_visible()

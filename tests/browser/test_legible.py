@@ -41,4 +41,4 @@ def test_names_of_figures_and_words_in_their_place_are_whole(new_page: Callable[
     settle(page)
     download = page.get_by_test_id("stPopover").get_by_role("button").first  # beside a verdict
     expect(download).to_be_visible()
-    until(lambda: download.evaluate("button => [...button.querySelectorAll('p, div')].every(" + WHOLE + ")"), 5)
+    until(lambda: download.evaluate("button => [...button.querySelectorAll('p, div')].every(" + WHOLE + ")"), seconds=5)

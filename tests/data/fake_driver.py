@@ -14,8 +14,8 @@ from typing import Self
 import pytest
 
 from pinscope.probes.copy_calls import COPY_CALLS
+from pinscope.probes.elf import function_offsets
 from pinscope.probes.tracefs import USUAL_FOLDER, tracing_access
-from pinscope.probes.uprobes import function_offsets
 
 HERE = Path(__file__).parent
 LIBRARY = "libcuda.so.1"

@@ -170,9 +170,9 @@ class SyntheticFleet:
                 host.name,
                 f"GPU-{host.name}",
                 0,
-                (host.tag,),
                 "layout",
                 host.fault or "",
+                (host.tag,),
                 values.astype(np.float32),
             )
             for host, every, _ in self.values(experiment)

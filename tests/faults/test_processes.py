@@ -65,7 +65,7 @@ class BrokenHost(Proc):
     """
 
     def __init__(self, original: Path, copy: Path) -> None:
-        super().__init__(copy / "proc", copy / "sys", copy)
+        super().__init__(copy)
         self._original, self._copy = original, copy
         shutil.copytree(original, copy, symlinks=True, dirs_exist_ok=True)
         self._folders = sorted(path for path in copy.rglob("*") if path.is_dir() and not path.is_symlink())

@@ -16,7 +16,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,10 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.experiments.registry import EXPERIMENTS
 from pinscope.probes.host_memory import read_nodes
-from pinscope.report.write import SUFFIXES
 from pinscope.store.bundle import read_bundle
 from pinscope.store.new_file import own_folder
 from pinscope.store.store import Store
+from tests.data.waiting import until
 from tests.integration.processes import drawn_in_a_terminal, variables
 from tests.unit.store.runs import new_run
 
@@ -266,28 +265,9 @@ def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     assert "\x1b" not in text.stdout
 
 
-def test_no_file_is_ever_overwritten(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, suffix in [*(("report", suffix) for suffix in SUFFIXES), ("export", ".pinscope")]:
-        mine = tmp_path / f"mine{suffix}"
-        mine.write_text("mine")
-        assert main([command, run_id, "-o", str(mine)]) == 2
-        assert "is there already" in capsys.readouterr().err
-        assert mine.read_text() == "mine"
-
-
-def test_a_report_that_cannot_be_written_leaves_nothing(
-    run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = {"x.docx": "suffix", "no/x.csv": "cannot write", "x.perfetto.json": ""}  # bandwidth has no timeline
-    for name, complaint in wrong.items():
-        assert main(["report", run_id, "-o", str(tmp_path / name)]) == 2
-        assert complaint in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_signal_cancels_the_run_and_keeps_what_it_measured() -> None:
     with running("bandwidth", "--json", *ENDLESS) as process, Store() as store:
-        _until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
+        until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=30)
         assert process.returncode == 130
@@ -303,7 +283,7 @@ def test_a_signal_cancels_the_run_and_keeps_what_it_measured() -> None:
 
 def test_a_run_is_cancelled_from_another_terminal_by_the_beginning_of_its_id() -> None:
     with running("bandwidth", "--json", *ENDLESS) as process, Store() as store:
-        _until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
+        until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
         run_id = store.runs(recordings=False)[0].id
         assert document(pinscope("runs", "cancel", run_id[:-2], "--json")) == {
             "cancelled": run_id, "status": "cancelled",
@@ -342,7 +322,7 @@ def test_cancelling_stops_the_experiments_that_would_follow() -> None:
     # Every experiment takes 1000 repeats, which last for seconds.
     long = [text.replace("10000", "1000") for text in ENDLESS]
     with running("all", *long) as process, Store() as store:
-        _until(lambda: any(run.observations for run in store.runs(recordings=False)), process)
+        until(lambda: any(run.observations for run in store.runs(recordings=False)), process)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
         assert process.returncode == 130
@@ -351,7 +331,7 @@ def test_cancelling_stops_the_experiments_that_would_follow() -> None:
 
 def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> None:
     with running("bandwidth", *ENDLESS) as process, Store() as store:
-        _until(lambda: any(run.observations and run.process for run in store.runs(recordings=False)), process)
+        until(lambda: any(run.observations and run.process for run in store.runs(recordings=False)), process)
         child = store.runs(recordings=False)[0].process
         assert child is not None
         os.kill(child.pid, signal.SIGKILL)
@@ -370,7 +350,7 @@ def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, st
     settings = ENDLESS if stopped else briefly
     process = running("bandwidth", "--quick", *settings, PINSCOPE_DATABASE=f"sqlite:///{database}")
     with Store(f"sqlite:///{database}") as store:
-        _until(lambda: any(run.observations > 5 for run in store.runs(recordings=False)), process)
+        until(lambda: any(run.observations > 5 for run in store.runs(recordings=False)), process)
         (run,) = store.runs(recordings=False)
     for left in database.parent.iterdir():
         left.unlink()
@@ -385,14 +365,6 @@ def test_a_run_whose_database_is_deleted_goes_on_and_is_saved(tmp_path: Path, st
     assert not file.exists()
     assert shown["run"]["status"] == ("cancelled" if stopped else "done")
     assert len(shown["observations"]) > run.observations
-
-
-def _until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:

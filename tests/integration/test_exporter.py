@@ -8,8 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pinscope.live.sampler import History
 from pinscope.monitoring.server import MetricsServer, SnapshotCollector
 from tests.data.synthetic_snapshot import TAKEN_AT, device, holder, link
+from tests.data.waiting import until
 from tests.integration.processes import in_the_background
 from tests.unit.monitoring.test_metrics import whole_snapshot
 from tests.unit.monitoring.test_monitoring_files import FOLDER, expressions
 
 ROOT = Path(__file__).parents[2]
 ALERT_TESTS = ROOT / "tests" / "data" / "alerts" / "alerts_test.yaml"
-WAIT_SECONDS = 60.0
 
 
 def tool(name: str) -> str:
@@ -52,15 +51,6 @@ def get(url: str, **headers: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
     finally:
         connection.close()
-
-
-def until(read: Callable[[], Any], what: str) -> Any:
-    """What is read once it is there."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (value := read()):
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS:g} s"
-        time.sleep(0.1)
-    return value
 
 
 @contextmanager
@@ -95,7 +85,7 @@ def test_promtool_accepts_every_metric() -> None:
 
 def test_the_exporter_reads_this_host_until_it_is_stopped() -> None:
     with exporter() as (process, url):
-        until(lambda: "pinscope_host_memory_bytes" in get(url)[1], "figures")
+        until(lambda: "pinscope_host_memory_bytes" in get(url)[1])
         text = get(url)[1]
         assert "\npinscope_up 1.0\n" in text
         assert promtool("check", "metrics", text=text) == ""
@@ -152,7 +142,10 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
     """A host whose memory is nearly all pinned, with a GPU on a narrow link: the alerts must become pending."""
     good = whole_snapshot()
     much = good.host.total_bytes * 9 // 10
-    scarce = {"pinned_bytes": much, "pinned_least_bytes": much, "available_bytes": good.host.total_bytes // 20}
+    scarce = {
+        "pinned_bytes": much, "pinned_least_bytes": much, "other_pinned_bytes": much // 2,
+        "available_bytes": good.host.total_bytes // 20,
+    }  # fmt: skip
     bad = good.model_copy(
         update={
             "host": good.host.model_copy(update=scarce),
@@ -165,13 +158,13 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
     with exporter() as (process, real), MetricsServer(metrics, port=0) as made:
         here, there = urlsplit(real).netloc, urlsplit(made.url).netloc
         with prometheus(tmp_path, here, there) as base:
-            until(lambda: is_ready(base), "Prometheus")
-            until(lambda: len(query(base, 'up{job="pinscope"} == 1')) == 2, "scrapes")
+            until(lambda: is_ready(base))
+            until(lambda: len(query(base, 'up{job="pinscope"} == 1')) == 2)
             assert query(base, f'pinscope_host_memory_bytes{{instance="{here}"}} > 0')
             (pinned,) = query(base, f'pinscope_host_pinned_bytes{{instance="{there}"}}')
             assert float(pinned["value"][1]) == bad.host.pinned_bytes
             alerts = f'ALERTS{{instance="{there}"}}'  # of rules that Prometheus evaluates one after the other
-            pending = until(lambda: len(query(base, alerts)) >= 3 and query(base, alerts), "pending alerts")
+            pending = until(lambda: len(query(base, alerts)) >= 3 and query(base, alerts))
             assert {alert["metric"]["alertname"] for alert in pending} == {
                 "PinnedMemoryHigh", "PinnedMemoryVeryHigh", "GpuLinkFewerLanes",
             }  # fmt: skip
@@ -181,5 +174,5 @@ def test_a_real_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard
             assert {rule["health"] for rule in rules} == {"ok"}
             for expression in expressions():
                 asked = expression.replace("$instance", there).replace("[5m]", "[10s]")
-                until(lambda asked=asked: query(base, asked), asked)  # type: ignore[misc]
+                until(lambda asked=asked: query(base, asked))  # type: ignore[misc]
         stopped_by(process, signal.SIGHUP)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pyte
 import pytest
@@ -25,7 +26,25 @@ ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 60.0
 LEFT = ("\x1b[?25h", "\x1b[?1049l")
 """The cursor is back, and what was on the screen before."""
-DOWN = "\x1b[B"
+DOWN = "\x1bOB"
+
+
+class Screen(pyte.Screen):
+    """With two things more that xterm can do."""
+
+    def scroll_up(self, lines: int = 1) -> None:
+        at, self.cursor.y = self.cursor.y, (self.margins or (0, self.lines - 1))[1]
+        for _ in range(lines):
+            self.index()
+        self.cursor.y = at
+
+    def repeat(self, count: int = 1) -> None:
+        self.draw(self.buffer[self.cursor.y][self.cursor.x - 1].data * count)
+
+
+class Stream(pyte.ByteStream):
+    csi: ClassVar = {**pyte.ByteStream.csi, "S": "scroll_up", "b": "repeat"}
+    events = pyte.ByteStream.events | {"scroll_up", "repeat"}
 
 
 class Terminal:
@@ -33,8 +52,8 @@ class Terminal:
 
     def __init__(self, number: int, columns: int, lines: int) -> None:
         self._number = number
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.ByteStream(self._screen)
+        self._screen = Screen(columns, lines)
+        self._stream = Stream(self._screen)
         self.raw = ""
         self.resize(columns, lines)
 

@@ -14,7 +14,7 @@ import pytest
 
 from pinscope.live.tracker import Tracker
 from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe
-from pinscope.probes.uprobes import function_offsets
+from pinscope.probes.elf import function_offsets
 from pinscope.records.registration import Copies
 from tests.data.fake_driver import Program, build, is_probed, left_by, tracing
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pinscope.runner.timeline import TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
+from tests.data.waiting import until
 from tests.integration.processes import drawn_in_a_terminal, holder, in_the_background
 from tests.unit.store.runs import environment
 
@@ -35,14 +35,6 @@ MIB = 2**20
 def recording(*arguments: str, **changes: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A recording in a process of its own."""
     return in_the_background("record", *arguments, **changes)
-
-
-def until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def samples(store: Store) -> int:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from pinscope.runner.jobs import Job, Request
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data.standing_still import standing_still
+from tests.data.waiting import until
 from tests.unit.store.runs import environment
 
 ROOT = Path(__file__).parents[2]
@@ -54,13 +54,6 @@ def start(store: Store) -> Iterator[Callable[..., Job]]:
 
 def prepared(overrides: dict[str, str]) -> Run:
     return jobs.prepare(Request("bandwidth", lab="host", quick=True, overrides=overrides), environment())
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def shared_memory() -> set[str]:

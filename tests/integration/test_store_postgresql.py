@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,31 +120,6 @@ def test_rows_wait_while_the_server_is_away_and_it_is_found_again(
     assert writer.close() is None
     assert repeats(store.observations(run.id)) == [0, 1, 2, 3, 4]
     assert store.run(run.id).status == "done"
-
-
-def test_a_run_outlives_a_server_that_is_gone_for_a_moment(
-    server: PostgreSQLServer, outliving: Outliving, url: str, tmp_path: Path
-) -> None:
-    settings = {"sizes": "64KiB", "memory": "pinned", "directions": "h2d", "precision": "1e-9",
-                "repeats": "10000", "time_limit": "2"}  # fmt: skip
-    command = [sys.executable, "-m", "pinscope", "run", "bandwidth", "--lab", "host", "--quick", "--json"]
-    command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    environment = {**os.environ, "PINSCOPE_DATABASE": url}
-    with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err, Store(url) as store:
-        process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
-        while not (store.runs(recordings=False) and store.runs(recordings=False)[0].observations > 5):
-            assert process.poll() is None
-            time.sleep(0.05)
-        server.stop()
-        time.sleep(0.5)
-        server.start()
-        outliving.processes.add(server.pid)
-        code = process.wait(60)
-        (run,) = store.runs(recordings=False)
-        err.seek(0)
-        assert (code, run.status) == (0, "done"), err.read()
-        out.seek(0)
-        assert len(json.load(out)["observations"]) == run.observations == len(store.observations(run.id))
 
 
 @pytest.mark.parametrize("moment", ["before the first row", "at the end"])

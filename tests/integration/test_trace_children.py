@@ -37,20 +37,6 @@ if __name__ == "__main__":
 """
 
 
-def test_spawned_and_started_python_children_stand_in_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "work.py").write_text(WORK)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(FOLLOWED)
-    code, document = traced(tmp_path, "--fail-on", "pageable=1GiB", "program.py")
-    assert (code, document["run"]["notes"]) == (0, [])
-    assert sorted(row["copies"] for row in rows(document, "process")) == [5, 8, 9, 10]
-    assert rows(document, "unrecorded") == []
-    (whole,) = rows(document, "program")
-    assert (whole["copies"], whole["unrecorded"], whole["unseen"]) == (32, 0, 0)
-
-
 BECOMES = """
 import os, sys
 from work import work
@@ -59,16 +45,21 @@ os.execv(sys.executable, [sys.executable, "work.py", "4"])
 """
 
 
-def test_python_that_a_program_becomes_stands_in_the_result_beside_what_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "copies"), [(FOLLOWED, [5, 8, 9, 10]), (BECOMES, [3, 4])], ids=["spawned and started", "become another"]
+)
+def test_python_that_a_program_starts_or_becomes_stands_in_the_result(
+    text: str, copies: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work.py").write_text(WORK)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "program.py").write_text(BECOMES)
+    (tmp_path / "program.py").write_text(text)
     code, document = traced(tmp_path, "--fail-on", "pageable=1GiB", "program.py")
     assert (code, document["run"]["notes"]) == (0, [])
-    assert [row["copies"] for row in rows(document, "process")] == [3, 4]
-    assert (rows(document, "program")[0]["unrecorded"], rows(document, "program")[0]["unseen"]) == (0, 0)
+    assert sorted(row["copies"] for row in rows(document, "process")) == copies
+    assert rows(document, "unrecorded") == []
+    (whole,) = rows(document, "program")
+    assert (whole["copies"], whole["unrecorded"], whole["unseen"]) == (sum(copies), 0, 0)
 
 
 UVM = """\

@@ -13,6 +13,7 @@ from pinscope.units import (
     exact_bytes,
     format_bandwidth,
     format_bytes,
+    format_change,
     format_duration,
     format_seconds,
     format_share,
@@ -149,3 +150,9 @@ def test_numbers_are_shown_with_three_digits_in_the_fitting_unit() -> None:
 def test_what_is_missing_is_never_shown_as_zero() -> None:
     missing = {format(None) for format in (format_bytes, format_bandwidth, format_seconds, format_share)}
     assert missing | {format_value(None, "count")} == {"n/a"}
+
+
+def test_both_ends_of_an_interval_of_changes_are_said_alike() -> None:
+    assert [format_change(0.97), format_change(4.4)] == ["-3.0 %", "4.40 ×"]
+    assert format_change(0.9, 6.18) == "0.900 ×"
+    assert format_change(0.9, 1.1) == "-10.0 %"

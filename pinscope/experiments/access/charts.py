@@ -10,7 +10,7 @@ from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Curve, Panes, Spot, counts, curves, seconds
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Cell, winners
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_share
 
 BEST_PIXELS, PIXELS = 12, 7
 """Of a marker: of the best way and those as good as it, and of the others."""
@@ -43,14 +43,9 @@ def draw(run: ExperimentRun, accesses: Accesses) -> list[Chart]:
 
 def _chart(key: str, title: str, caption: str, panes: Panes, by: By, least: float | None) -> Chart:
     last = max(int(spot.x) for pane in panes.values() for curve in pane.values() for spot in curve.spots)
-    ends = [
-        (f"{title.lower()}, {name}", format_seconds(curve.spots[-1].y))
-        for title, pane in panes.items()
-        for name, curve in pane.items()
-    ]
     x = counts("Uses", "uses") if by == "uses" else counts("Share of the data used", "times what is used", _tick)
     alt, named = f"Time at {_where(by, last)}", len(panes) == 1
-    return curves(key, title, caption, panes, seconds("Time"), x, alt, limit=least, ends=ends, ends_named=named)
+    return curves(key, title, caption, panes, seconds("Time"), x, alt, limit=least, ends_named=named)
 
 
 def _panes(accesses: Accesses, by: By) -> Panes:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say, times
+from pinscope.analysis.texts import Costed, Text, joined, say, times
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
-from pinscope.records.run import Finding, quantity, wrong_data
-from pinscope.units import format_share
+from pinscope.units import format_count, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a finding."""
@@ -42,26 +41,8 @@ TEXTS = {
 }
 
 
-def findings(accesses: Accesses) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_wrong, _whole, _parts, _on_demand)
-    return dearest_first(finding for rule in rules for finding in rule(accesses))
-
-
-def _wrong(accesses: Accesses) -> Iterator[Costed]:
-    if wrong := [cell for cell in accesses.cells if cell.wrong_count]:
-        repeats = quantity("Wrong repeats", sum(cell.wrong_count for cell in wrong), "count")
-        detail = f"The first case: {WAYS[wrong[0].way].title}, {PATTERNS[wrong[0].pattern]}."
-        title = "Data was read or written wrong"
-        yield 1.0, wrong_data("access-wrong", repeats, title=title, detail=detail)
-
-
-def _uses(count: int) -> str:
-    return f"{count} use{'' if count == 1 else 's'}"
-
-
 def _used(pair: Pair) -> str:
-    return f"{PATTERNS[pair.cell.pattern]}, {_uses(pair.cell.uses)}"
+    return f"{PATTERNS[pair.cell.pattern]}, {format_count(pair.cell.uses, 'use')}"
 
 
 def _whole(accesses: Accesses) -> Iterator[Costed]:
@@ -108,7 +89,7 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
         ),
         cost=max((1 / pair.times for pair in known_pairs(pairs)), default=1.0),
         where=_where(faster, always),
-        uses=_uses(accesses.least("uses")),
+        uses=format_count(accesses.least("uses"), "use"),
         course=_by_course(courses),
     )
 
@@ -140,7 +121,7 @@ def _points(by: By, points: Sequence[int]) -> str:
     if by == "spacing":
         share = format_share(1 / least)
         return f"at {share}" if least == most else f"from {share} to {format_share(1 / most)}"
-    return f"for {_uses(least)}" if least == most else f"for {least} to {_uses(most)}"
+    return f"for {format_count(least, 'use')}" if least == most else f"for {least} to {format_count(most, 'use')}"
 
 
 def _on_demand(accesses: Accesses) -> Iterator[Costed]:
@@ -170,3 +151,6 @@ def _on_demand(accesses: Accesses) -> Iterator[Costed]:
         prefetched=prefetched,
         written=written,
     )
+
+
+RULES = (_whole, _parts, _on_demand)

@@ -26,8 +26,9 @@ from pinscope.analysis.cells import (
 )
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, measured
+from pinscope.analysis.texts import Wrong
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
-from pinscope.units import format_share
+from pinscope.units import format_count, format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
 PatternName = Literal["stream_read", "stream_write", "random_read", "scatter_write"]
@@ -104,7 +105,7 @@ class Cell:
     def words(self) -> str:
         """``2 random reads of 25.0 %``."""
         share = "" if self.spacing == 1 else f" of {format_share(1 / self.spacing)}"
-        return f"{self.uses} {PATTERNS[self.pattern]}{'' if self.uses == 1 else 's'}{share}"
+        return f"{format_count(self.uses, PATTERNS[self.pattern])}{share}"
 
 
 class Pair(NamedTuple):
@@ -173,6 +174,12 @@ class Accesses:
     """The cells of a run."""
 
     cells: Sequence[Cell]
+
+    @property
+    def wrong(self) -> Wrong:
+        """Results that were not right."""
+        cases = [(f"{WAYS[cell.way].title}, {cell.words}", cell.wrong_count) for cell in self.cells]
+        return Wrong("access-wrong", "Data was read or written wrong", "repeats", cases)
 
     @cached_property
     def patterns(self) -> list[PatternName]:
@@ -247,8 +254,6 @@ def tables(accesses: Accesses) -> Iterator[Table]:
 
 def verdict(accesses: Accesses) -> str | None:
     """Whether to copy the data or to let kernels reach it; ``None`` where nothing can be compared."""
-    if any(cell.wrong_count for cell in accesses.cells):
-        return "Data was read or written wrong: do not trust any figure of this run."
     known = known_pairs(accesses.pairs)
     if not known:
         return None

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, roughly, say, times
-from pinscope.experiments.allocation.reading import BreakEven, Buffers, copies_words, needed_faults, pool_words
+from pinscope.analysis.texts import Costed, Text, joined, roughly, say
+from pinscope.experiments.allocation.reading import BreakEven, Buffers, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
-from pinscope.records.run import Finding, costing, quantity
-from pinscope.units import format_bytes, format_seconds
+from pinscope.records.run import quantity
+from pinscope.units import format_bytes, format_count, format_seconds
 
 MANY_COPIES = 10
 """A buffer that pays only after more copies than this should be kept, not made anew."""
@@ -24,7 +24,7 @@ _TAKES = (
     "Getting and freeing it takes {took:seconds}, {extra} a touched pageable one; each {even.direction} copy is "
     "{even.gain_seconds:seconds} faster than a pageable one."
 )
-_FASTER = "{usual} of {size:bytes} takes {slow}, {gain} as long as {best} ({fast})"
+_FASTER = "{usual} of {size:bytes} takes {slow}, {longer} as long as {best} ({fast})"
 _BOTH = "Both times are those of getting and freeing the buffer, with one thread."
 TEXTS: Mapping[str, Text] = {
     "not-fresh": Text(
@@ -92,12 +92,6 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(buffers: Buffers) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_not_fresh, _kept, _break_even, _pool, _cheaper)
-    return dearest_first(costed for rule in rules for costed in rule(buffers))
-
-
 def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
     """Memory that was there before says nothing of what fresh memory costs."""
     if not buffers.reused:
@@ -142,7 +136,7 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         return
     evens = [even for even in buffers.usual_evens() if even.is_known]
     pinned, pageable = (buffers.fresh[way, worst.bytes].both_seconds for way in ("pinned", BASE))
-    cost, dearer = pinned.median / pageable.median, exceeds(pinned, pageable)
+    dearer = exceeds(pinned, pageable)
     if worst.copies is None and not dearer:  # neither measurably dearer nor of any use: nothing to advise
         return
     rule = "pinning-never-pays" if worst.copies is None else "pays-soon"
@@ -158,8 +152,8 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
         measured("Pinned buffer, get and free", pinned, "seconds"),
         measured("Pageable buffer, get, touch and free", pageable, "seconds"),
         *(quantity(f"Gain per copy, {even.direction}", even.gain_seconds, "seconds") for even in evens),
-        cost=cost,
-        severity=costing(cost) if rule == "pays-late" else None,
+        cost=ratio(pinned, pageable),
+        severity="by cost" if rule == "pays-late" else None,
         even=worst,
         extra=f"{format_seconds(worst.extra_seconds)} more than" if dearer else "about as long as",
         after=_after(evens),
@@ -171,7 +165,7 @@ def _after(evens: Sequence[BreakEven]) -> str:
     """``from the first copy on (h2d and d2h)``, ``after 2 copies (h2d) and after 7 copies (d2h)``."""
 
     def since(copies: int | None) -> str:
-        return "from the first copy on" if copies == 1 else f"after {copies_words(copies or 0)}"
+        return "from the first copy on" if copies == 1 else f"after {format_count(copies or 0, 'copy')}"
 
     counts = {even.copies: [other.direction for other in evens if other.copies == even.copies] for even in evens}
     return joined([f"{since(count)} ({joined(ways)})" for count, ways in counts.items()])
@@ -185,7 +179,7 @@ def _pool(buffers: Buffers) -> Iterator[Costed]:
             "pool-saves",
             measured("Fresh", slow, "seconds"),
             measured("Reused", fast, "seconds"),
-            cost=ratio(slow, fast),
+            durations=(slow, fast),
             size=pair[0].bytes,
             saved=roughly(slow.median - fast.median, slow.uncertainty),
             slow=roughly(slow.median, slow.uncertainty),
@@ -204,12 +198,14 @@ def _cheaper(buffers: Buffers) -> Iterator[Costed]:
             "faster-way/driver" if WAYS[pair[1].way].driver else "faster-way",
             measured(usual, slow, "seconds"),
             measured(best, fast, "seconds"),
-            cost=ratio(slow, fast),
-            severity=costing(ratio(slow, fast)) if buffers.run.lab == "cuda" else "note",
+            durations=(slow, fast),
+            severity="by cost" if buffers.run.lab == "cuda" else "note",
             usual=usual,
             best=best,
             size=pair[0].bytes,
             slow=roughly(slow.median, slow.uncertainty),
             fast=roughly(fast.median, fast.uncertainty),
-            gain=times(ratio(slow, fast), slow, fast),
         )
+
+
+RULES = (_not_fresh, _kept, _break_even, _pool, _cheaper)

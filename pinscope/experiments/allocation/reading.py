@@ -13,10 +13,10 @@ from pinscope.analysis.cells import Label, Value, Way, cells, every_combination,
 from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, Summary, exceeds, measured, ratio, summarize
-from pinscope.analysis.texts import on_lab, roughly
+from pinscope.analysis.texts import roughly
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
-from pinscope.units import format_about, format_bytes
+from pinscope.units import format_about, format_bytes, format_count
 
 
 @dataclass(frozen=True)
@@ -227,25 +227,20 @@ def _place(row: Row) -> str:
     return "pinned" if row["memory"] == "pinned" else row.get("backing") or "4k"
 
 
-def copies_words(count: int) -> str:
-    """``1 copy``, ``7 copies``."""
-    return f"{count:,} {'copy' if count == 1 else 'copies'}"
-
-
 def verdict(buffers: Buffers) -> str | None:
     """What the largest pinned buffer takes beside one from a pool, else after how many copies it has paid."""
-    pinned, lab = buffers.pinned, buffers.run.lab
+    pinned = buffers.pinned
     if pinned is None:
         return None
     both, size, fresh = pinned.both_seconds, format_bytes(pinned.bytes), buffers.fresh
     takes = f"takes {roughly(both.median, both.uncertainty)}"
     pools = [fresh[pool, pinned.bytes].both_seconds for pool in of_kind(WAYS, "pool") if (pool, pinned.bytes) in fresh]
     best = min(pools, key=lambda pool: pool.median, default=None)
-    if best and lab == "cuda" and exceeds(both, best):
+    if best and buffers.run.lab == "cuda" and exceeds(both, best):
         return f"Reuse pinned buffers: getting and freeing {size} {takes}, from a pool {pool_words(best)}."
     named = "" if pinned.way == "pinned" else f" ({buffers.ways[pinned.way].title})"
     even = buffers.dearest()
-    return on_lab(lab, f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}.")
+    return f"Getting and freeing {size} of pinned memory{named} {takes}{_paid(even) if even else ''}."
 
 
 def pool_words(pool: Summary) -> str:
@@ -258,7 +253,7 @@ def pool_words(pool: Summary) -> str:
 def _paid(even: BreakEven) -> str:
     if even.copies is None:
         return ", but copies are not measurably faster than pageable ones"
-    return f", which {copies_words(even.copies)} repay" if even.copies else ", no more than pageable memory"
+    return f", which {format_count(even.copies, 'copy')} repay" if even.copies else ", no more than pageable memory"
 
 
 def headline(buffers: Buffers) -> Iterator[Quantity]:

@@ -92,14 +92,8 @@ def _chart(key: str, title: str, caption: str, panes: Panes, scale: Scale, **mor
     """Curves over the size, the legend from the top; none where nothing was measured."""
     if not panes:
         return
-    ends = [
-        (f"{pane_title}, {name}", scale.text(curve.spots[-1].y))
-        for pane_title, pane in panes.items()
-        for name, curve in pane.items()
-        if not curve.rule
-    ]
     alt = f"{title}; at the largest size"
-    chart = plot.curves(key, title, caption, panes, scale, plot.sizes(), alt, pixels=PANEL_PIXELS, ends=ends, **more)
+    chart = plot.curves(key, title, caption, panes, scale, plot.sizes(), alt, pixels=PANEL_PIXELS, **more)
     chart.figure.update_layout(legend_traceorder="reversed+grouped")
     yield chart
 

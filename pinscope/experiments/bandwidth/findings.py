@@ -11,9 +11,9 @@ from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_eviden
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
 from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, part_words, say, times
+from pinscope.analysis.texts import Costed, Text, joined, part_words, say, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
-from pinscope.records.run import ExperimentRun, Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import ExperimentRun, Finding, Quantity, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
 FALLS = 1.5
@@ -68,12 +68,6 @@ TEXTS["pageable-slower/model"] = replace(
 )
 
 
-def findings(copies: Copies) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_arrival, _pageable, _link, _states, _falls)
-    return dearest_first(costed for rule in rules for costed in rule(copies))
-
-
 def slower_than_same_model(
     run: ExperimentRun, rows: Rows, other: ExperimentRun, other_rows: Rows, name: str
 ) -> Finding | None:
@@ -96,7 +90,8 @@ def slower_than_same_model(
         own[way].rate(f"Pinned {way}"),
         best[way].rate(f"Pinned {way}, {name}"),
         *(link_evidence(link) if link else ()),
-        severity=costing(1 / behind[way]),
+        cost=1 / behind[way],
+        severity="by cost",
         device=run.device,
         way=way,
         name=name,
@@ -123,16 +118,6 @@ def _listed(parts: Mapping[str, str]) -> str:
     return joined([f"{words} ({way})" for way, words in parts.items()]).replace(") (", "; ")
 
 
-def _arrival(copies: Copies) -> Iterator[Costed]:
-    wrong = [cell for cell in copies.cells if cell.wrong_words]
-    if wrong:
-        worst = max(wrong, key=lambda cell: cell.wrong_words)
-        count = quantity("Wrong 8-byte words", worst.wrong_words, "count")
-        title = f"{len(wrong)} of {len(copies.cells)} combinations delivered wrong data"
-        case = f"{worst.state} {worst.direction}, {format_bytes(worst.bytes)} by {worst.copier}"
-        yield 1.0, wrong_data("content-wrong", count, title=title, detail=f"The worst: {case}.")
-
-
 def _pageable(copies: Copies) -> Iterator[Costed]:
     """One finding for both directions; a ratio that noise may have made is none."""
     gains = {
@@ -155,7 +140,7 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
         "pageable-slower" if cuda else "pageable-slower/model",
         *(figure for way, gain in gains.items() for figure in _gain_evidence(way, gain)),
         cost=worst,
-        severity=costing(worst) if cuda else "note",
+        severity="by cost" if cuda else "note",
         longer=_listed(longer),
         conditions=next(iter(gains.values())).pageable.conditions,
         rates=[f"{slow} instead of {fast} ({where[way]})" for way, (fast, slow) in rates.items()],
@@ -281,10 +266,13 @@ def _link(copies: Copies) -> Iterator[Costed]:
             *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in slow),
             quantity("Link limit", limit, "bytes/second"),
             cost=1 / min(slow.values()),
-            severity=costing(1 / min(slow.values())),
+            severity="by cost",
             shares=_listed({way: part_words(share) for way, share in slow.items()}),
             link=pcie if link.kind == "pcie" else "The link",
             limit=limit,
             packets=packet_words(link),
             enough=SLOW_LINK,
         )
+
+
+RULES = (_pageable, _link, _states, _falls)

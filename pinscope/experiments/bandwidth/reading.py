@@ -15,7 +15,7 @@ from pinscope.analysis.columns import Columns, Floats
 from pinscope.analysis.models import link_limit
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, is_distinct, measured, together
-from pinscope.analysis.texts import about, on_lab
+from pinscope.analysis.texts import Wrong, about
 from pinscope.experiments.bandwidth.ways import WAYS, both_ways_seconds
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes
@@ -193,6 +193,15 @@ class Copies:
             key=lambda cell: (kinds.index(cell.memory), ways.index(cell.direction), cell.curve, cell.bytes),
         )
 
+    @property
+    def wrong(self) -> Wrong:
+        """Words that did not arrive."""
+        cases = [
+            (f"{cell.state} {cell.direction}, {format_bytes(cell.bytes)} by {cell.copier}", cell.wrong_words)
+            for cell in self.cells
+        ]
+        return Wrong("content-wrong", "Data arrived wrong", "8-byte words", cases)
+
     @cached_property
     def curves(self) -> list[Curve]:
         """Of all GPUs."""
@@ -268,14 +277,11 @@ def _rank(curve: Curve) -> int:
 
 def verdict(copies: Copies) -> str | None:
     """The first direction in which pinned memory can be compared; else what was measured of one kind of memory."""
-    wrong = sum(1 for cell in copies.cells if cell.wrong_words)
-    if wrong:
-        return f"{wrong} of {len(copies.cells)} combinations delivered wrong data: do not trust these figures."
     if copies.gains:
         way, gain = next(iter(copies.gains.items()))
         one_way = [copies.gains[name] for name in ("h2d", "d2h") if name in copies.gains]
         starts = {gain.start if are_known(*gain.seconds) else None for gain in one_way}
-        return on_lab(copies.run.lab, f"{_compared(_ways(copies)[way], gain, len(one_way) == 2 and len(starts) == 1)}.")
+        return f"{_compared(_ways(copies)[way], gain, len(one_way) == 2 and len(starts) == 1)}."
     return _one_kind(copies) if copies.of_one_kind else None
 
 
@@ -313,7 +319,7 @@ def _one_kind(copies: Copies) -> str:
     rates = " and ".join(
         f"{format_bandwidth(cell.bytes_per_second)} {_ways(copies)[cell.direction]}" for cell in copies.of_one_kind
     )
-    return on_lab(copies.run.lab, f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}.")
+    return f"{_kind(kind)} copies of {size}{_by(kind, ' ')} run at {rates}."
 
 
 def _kind(cell: Cell) -> str:

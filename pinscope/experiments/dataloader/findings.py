@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
-from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse, workers_title
+from pinscope.analysis.texts import Costed, Text, joined, say
+from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
-from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_share
 
 _BUSY = "{words}: {parts} of a step."
@@ -90,21 +90,6 @@ _BY_BATCH: Mapping[BatchKind, str] = {
 """What to do where another kind of batch gains something else."""
 
 
-def findings(loops: Loops) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    costed = [*_wrong(loops), *_never_steady(loops), *_rounding(loops)]
-    if best := loops.fastest:
-        costed += [*_bound(best, loops), *_effects(loops), *_by_batch(loops)]
-    return dearest_first(costed)
-
-
-def _wrong(loops: Loops) -> Iterator[Costed]:
-    if wrong := [cell for cell in loops.cells if cell.wrong_count]:
-        count = quantity("Wrong items", sum(cell.wrong_count for cell in wrong), "count")
-        first = f"The first case: {wrong[0].words}."
-        yield 1.0, wrong_data("batch-wrong", count, title="Batches arrived wrong on the GPU", detail=first)
-
-
 def _never_steady(loops: Loops) -> Iterator[Costed]:
     restless = [cell for cell in loops.cells if not cell.steps_per_second]
     if not restless:
@@ -123,8 +108,11 @@ def _never_steady(loops: Loops) -> Iterator[Costed]:
     )
 
 
-def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
+def _bound(loops: Loops) -> Iterator[Costed]:
     """What the fastest loop waits for. The tables say it of the others."""
+    best = loops.fastest
+    if best is None:
+        return
     bound, computes = best.bound, best.computes_share
     if bound is None or not bound.is_clear or bound.part == "compute" or loops.equals:
         return  # of loops that are as fast, each may wait for something else
@@ -135,7 +123,7 @@ def _bound(best: Cell, loops: Loops) -> Iterator[Costed]:
         quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
         *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         part=bound.title[:1].upper() + bound.title[1:],
         share=bound.share,
         computes=computes if computes is not None and computes < 1 else None,
@@ -190,14 +178,14 @@ def _effect(
     # The cost is taken at the end of the interval that is nearer to none.
     cost = 1 / most.ends[1] if name == "slower" else most.ends[0]
     rule = f"{rule}-slower" if name == "slower" else rule
-    times = [f"{effect.value:.2f} times as fast with {workers_title(effect.workers)}" for effect in some]
-    rest = [f"{workers_title(effect.workers)} {effect.times}, {effect.verdict}" for effect in others]
+    times = [f"{effect.value:.2f} times as fast with {effect.workers_words}" for effect in some]
+    rest = [f"{effect.workers_words} {effect.times}, {effect.verdict}" for effect in others]
     return say(
         {rule: TEXTS[f"setting/{name}"]},
         rule,
         *_evidence([*some, *others]),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         setting=setting.title,
         factors=joined(times),
         batch=BATCHES[loops.kinds[0]].title,
@@ -213,24 +201,24 @@ def _effect(
 
 def _by_batch(loops: Loops) -> Iterator[Costed]:
     """Where another kind of batch gains something else."""
-    setting, (first, *others) = WAYS[BOTH], loops.kinds
+    setting = WAYS[BOTH]
     usual = {effect.workers: effect for effect in loops.effects(setting)}
-    for kind in others:
+    for kind in loops.kinds[1:]:
         for other in loops.effects(setting, kind):
             single = usual.get(other.workers)
             if single and other.is_apart(single):
                 yield say(
                     TEXTS,
                     "gain-by-batch",
-                    *_evidence([single], f"{BATCHES[first].title}, "),
+                    *_evidence([single], f"{BATCHES[loops.kinds[0]].title}, "),
                     *_evidence([other], f"{BATCHES[kind].title}, "),
                     cost=max(single.value, other.value),
                     setting=setting.title,
-                    batch=BATCHES[first].title,
+                    batch=BATCHES[loops.kinds[0]].title,
                     kind=BATCHES[kind].title,
                     usual=single,
                     other=other,
-                    workers=workers_title(other.workers),
+                    workers=other.workers_words,
                     advice=_BY_BATCH[kind],
                 )
 
@@ -257,17 +245,17 @@ def _no_difference(alike: Mapping[str, Sequence[Effect]], loops: Loops) -> Coste
 
 
 def _intervals(effects: Sequence[Effect]) -> str:
-    return ", ".join(f"{effect.times} with {workers_title(effect.workers)}" for effect in effects)
+    return ", ".join(f"{effect.times} with {effect.workers_words}" for effect in effects)
 
 
 def _evidence(effects: Sequence[Effect], name: str = "") -> Iterator[Quantity]:
     for effect in effects:
-        yield effect.figure(f"Speed with ÷ without, {name}{workers_title(effect.workers)}")
+        yield effect.figure(f"Speed with ÷ without, {name}{effect.workers_words}")
 
 
 def _workers(effects: Sequence[Effect]) -> str:
     """``2 workers or 8 workers``."""
-    return " or ".join(workers_title(effect.workers) for effect in effects)
+    return " or ".join(effect.workers_words for effect in effects)
 
 
 def _rounding(loops: Loops) -> Iterator[Costed]:
@@ -290,7 +278,7 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
         quantity("Rounded up", waste, "ratio"),
         *(quantity(f"Pinned, {use.title}", use.taken, "bytes") for use in uses),
         cost=waste,
-        severity=costing(waste),
+        severity="by cost",
         rounded=rounded,
         asked=asked,
         most=most,
@@ -302,3 +290,6 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
 
 def _texts(uses: Iterable[PoolUse]) -> str | None:
     return ", ".join(use.settings.partition("=")[2] or use.title for use in uses) or None
+
+
+RULES = (_never_steady, _rounding, _bound, _effects, _by_batch)

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 from pinscope.analysis.cells import Label, Value, cells, every_combination, first, labels_of
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median
 from pinscope.analysis.statistics import Summary, measured, summarize
-from pinscope.analysis.texts import ROUGH, about, joined, roughness
+from pinscope.analysis.texts import ROUGH, Wrong, about, joined, roughness
 from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, POOL_SETTINGS, WAYS, BatchKind, Setting
 from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity
+from pinscope.units import format_count
 
 COUNTER_SLACK_BYTES = 2**20
 """The kernel batches its count of pinned pages per processor: so far off may the growth of it be."""
@@ -225,7 +226,7 @@ class Cell:
     @property
     def words(self) -> str:
         """The settings and the number of workers."""
-        return f"{self.title}, {workers_title(self.workers)}"
+        return f"{self.title}, {format_count(self.workers, 'worker')}"
 
     @cached_property
     def busy(self) -> Sequence[Busy]:
@@ -250,11 +251,6 @@ class Cell:
     def bound(self) -> Busy | None:
         """The part that sets the pace; ``None`` where :attr:`busy` has no answer."""
         return self.busy[0] if self.busy else None
-
-
-def workers_title(workers: int) -> str:
-    """How many workers, in words."""
-    return f"{workers} worker{'' if workers == 1 else 's'}"
 
 
 def _cell(rows: Rows) -> Cell:
@@ -307,6 +303,11 @@ class Effect:
 
     workers: int
     ratio: Summary
+
+    @property
+    def workers_words(self) -> str:
+        """``2 workers``."""
+        return format_count(self.workers, "worker")
 
     @property
     def value(self) -> float:
@@ -395,6 +396,12 @@ class Loops:
         steps = [{"batch_kind": "one", **row} for row in counted(self.rows) if row["kind"] == "step"]
         return [_cell(group) for group in grouped(steps, labels(*labels_of(Cell))).values()]
 
+    @property
+    def wrong(self) -> Wrong:
+        """Items that did not arrive as they should."""
+        cases = [(cell.words, cell.wrong_count) for cell in self.cells]
+        return Wrong("batch-wrong", "Batches arrived wrong on the GPU", "items", cases)
+
     @cached_property
     def uses(self) -> list[PoolUse]:
         """What PyTorch's pool took, by setting, in the order measured."""
@@ -447,8 +454,6 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Loops:
 
 def verdict(loops: Loops) -> str | None:
     """Whether to turn pinned batches on, and with how many workers; else how fast the fastest loop is."""
-    if any(cell.wrong_count for cell in loops.cells):
-        return "Batches arrived wrong on the GPU: do not trust these figures."
     best = loops.fastest
     if best is None or best.steps_per_second is None:
         return None
@@ -501,7 +506,7 @@ def headline(loops: Loops) -> Iterator[Quantity]:
     yield measured(name, best.steps_per_second, "count", key="fastest.pace")
     yield quantity("GPU computes in the fastest loop, of a step", best.computes_share, "share", key="fastest.computes")
     for gain in gains[:2]:
-        name, key = f"Speed-up by {WAYS[BOTH].title}, {workers_title(gain.workers)}", f"workers_{gain.workers}.gain"
+        name, key = f"Speed-up by {WAYS[BOTH].title}, {gain.workers_words}", f"workers_{gain.workers}.gain"
         yield gain.figure(name, key)
     ties = f" ({len(loops.equals)} more not measurably slower)" if loops.equals else ""
     yield quantity("Fastest loop", best.words + ties, "text", key="fastest.loop")

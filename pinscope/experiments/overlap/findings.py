@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import compared, is_distinct, measured
-from pinscope.analysis.texts import ROUGH, Costed, Text, dearest_first, joined, part_words, say, times
+from pinscope.analysis.texts import ROUGH, Costed, Text, joined, part_words, say, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
-from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Quantity, costing, quantity
 from pinscope.units import format_seconds, format_share
 
 HIDES = 0.05
@@ -47,22 +47,6 @@ IN_THE_WAY = {
     "too slow for both.",
     "host": "The host model needs a free processor for each engine; other work on this machine is in the way.",
 }
-
-
-def findings(passes: Passes) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    parts = (_ordered_corrupted, _recipe, _ingredients, _without_events)
-    return dearest_first(costed for part in parts for costed in part(passes))
-
-
-def _ordered_corrupted(passes: Passes) -> Iterator[Costed]:
-    wrong = [cell for cell in passes.cells if cell.corrupted_chunks and cell.recipe.ordered]
-    if wrong:
-        count = quantity("Corrupted chunks", sum(cell.corrupted_chunks for cell in wrong), "count")
-        title = "Chunks arrived wrong although events or one stream kept the order"
-        case = f"{wrong[0].recipe.label}, {wrong[0].direction}"
-        detail = f"{len(wrong)} combinations are affected; the first: {case}."
-        yield 1.0, wrong_data("ordered-copy-corrupted", count, title=title, detail=detail)
 
 
 def _without_events(passes: Passes) -> Iterator[Costed]:
@@ -136,7 +120,7 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             "ingredient-missing",
             *(figure for lack in lacks for figure in _lack_evidence(lack)),
             cost=cost,
-            severity=costing(cost) if passes.run.lab == "cuda" else "note",
+            severity="by cost" if passes.run.lab == "cuda" else "note",
             what=WAYS[missing].phrase.capitalize(),
             balance=lacks[0].cell.balance.replace("_", "-"),
             longer=joined(longer).replace(") (", "; "),
@@ -187,3 +171,6 @@ def _costs_something(lack: Lack) -> bool:
     hidden = lack.full.overlap
     less = lack.cell.overlap < GOOD_OVERLAP * hidden if hidden > 0 else lack.ratio > 1 / GOOD_OVERLAP
     return less and lack.takes_longer
+
+
+RULES = (_recipe, _ingredients, _without_events)

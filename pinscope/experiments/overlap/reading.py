@@ -13,7 +13,7 @@ from pinscope.analysis.cells import Label, Value, cells, every_combination, firs
 from pinscope.analysis.columns import Columns
 from pinscope.analysis.read_rows import Row, Rows, grouped
 from pinscope.analysis.statistics import Summary, compared, exceeds
-from pinscope.analysis.texts import about, on_lab, possible_share
+from pinscope.analysis.texts import Wrong, about, possible_share
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, WAYS, Balance, Recipe
 from pinscope.records.run import MOST_OFF, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_seconds, format_share
@@ -232,6 +232,13 @@ class Passes:
 
         return sorted(cells(Cell, passes), key=place)
 
+    @property
+    def wrong(self) -> Wrong:
+        """Chunks that arrived wrong although events or one stream kept the order."""
+        ordered = (cell for cell in self.cells if cell.recipe.ordered)
+        cases = [(f"{cell.recipe.label}, {cell.case}", cell.corrupted_chunks) for cell in ordered]
+        return Wrong("ordered-copy-corrupted", "Chunks arrived wrong although their order was kept", "chunks", cases)
+
     @cached_property
     def full(self) -> list[Cell]:
         """Of one balance those that lack no ingredient, with two buffers."""
@@ -280,17 +287,14 @@ def corrupted_shares(cells: Sequence[Cell]) -> dict[str, float]:
 
 def verdict(passes: Passes) -> str | None:
     """What the full recipe hides: in a direction where it fails, else in the first where each ingredient tells."""
-    if any(cell.corrupted_chunks and cell.recipe.ordered for cell in passes.cells):
-        return "Chunks arrived wrong although events or one stream kept the order: do not trust these figures."
     if not passes.full:
         return None
     cell = next((cell for cell in passes.full if not cell.knows_overlap), None)
     if cell:
-        sentence = f"Measure again: passes {_WAYS[cell.direction]} vary too much to tell what runs side by side."
-        return on_lab(passes.run.lab, sentence)
+        return f"Measure again: passes {_WAYS[cell.direction]} vary too much to tell what runs side by side."
     shown = [cell for cell in passes.full if all(lack.takes_longer for lack in passes.dearest(cell))]
     cell = next((cell for cell in passes.full if not cell.overlaps), (*shown, *passes.full)[0])
-    return on_lab(passes.run.lab, f"{_brings(cell)}.")
+    return f"{_brings(cell)}."
 
 
 def _brings(cell: Cell) -> str:

@@ -61,7 +61,7 @@ def _growth(costs: PageTableCosts) -> Chart:
         for dash, size in zip(("solid", "dash", "dot"), GPU_PAGE_SIZES, strict=True)
     }
     panes = {"Page tables": formula | {name: _curve(cost) for name, cost in drawn.items()}}
-    gpus = [cost for cost in costs.costs if cost.way == own[0].way]
+    gpus = [cost for cost in costs.cells if cost.way == own[0].way]
     if len(gpus) > 1:
         lines = {f"GPU {cost.device}": _curve(cost, dash) for cost, dash in zip(gpus, cycle(DASHES.values()))}
         panes[f"On each GPU: {_name(own[0])}"] = lines

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 from pinscope.analysis.cells import clearly_more, of_kind
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, part_words, say
+from pinscope.analysis.texts import Costed, Text, part_words, say
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
-from pinscope.records.run import Finding, costing, quantity
+from pinscope.records.run import quantity
 from pinscope.units import GIB, format_bytes, format_seconds
 
 AGAIN = "Run it again while nothing else uses the GPU."
@@ -82,14 +81,8 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(costs: PageTableCosts) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_not_returned, _not_straight, _where_time_goes, _price, _other_devices, _kinds, _without_access)
-    return dearest_first(chain.from_iterable(rule(costs) for rule in rules))
-
-
 def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
-    back = {cost: share for cost in costs.costs if (share := cost.returned) is not None}
+    back = {cost: share for cost in costs.cells if (share := cost.returned) is not None}
     kept = [cost for cost, share in back.items() if share < ALL_RETURNED and (cost.left_bytes or 0) > GRANULE_BYTES]
     if kept:
         worst = min(kept, key=back.__getitem__)
@@ -98,7 +91,7 @@ def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
 
 
 def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
-    bent = [cost for cost in costs.costs if cost.per_byte and not cost.straight]
+    bent = [cost for cost in costs.cells if cost.per_byte and not cost.straight]
     if bent:
         worst = max(bent, key=lambda cost: cost.off_the_line_bytes)
         off = quantity("Farthest from a line", worst.off_the_line_bytes, "bytes")
@@ -124,7 +117,7 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
             for other in (cost, *huge)
         ),
         cost=ratios[-1],
-        severity=costing(ratios[-1]),
+        severity="by cost",
         pages=BACKINGS[cost.backing].title,
         way=cost,
         took=took.median,
@@ -157,7 +150,7 @@ def _price(costs: PageTableCosts) -> Iterator[Costed]:
 
 
 def _other_devices(costs: PageTableCosts) -> Iterator[Costed]:
-    others = [cost for cost in costs.costs if cost.device != costs.run.device]
+    others = [cost for cost in costs.cells if cost.device != costs.run.device]
     paying = {cost.device: cost.bytes_per_gib for cost in reversed(others) if cost.bytes_per_gib is not None}
     if paying:
         evidence = (quantity(f"GPU {device}, per pinned GiB", paying[device], "bytes") for device in sorted(paying))
@@ -198,3 +191,6 @@ def _without_access(costs: PageTableCosts) -> Iterator[Costed]:
         pools = (("Without access", free), ("With access", granted))
         figures = (quantity(name, cost.table_bytes, "bytes") for name, cost in pools if cost)
         yield say(TEXTS, "no-access-no-table", *figures, free=free, granted=granted)
+
+
+RULES = (_not_returned, _not_straight, _where_time_goes, _price, _other_devices, _kinds, _without_access)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.cells import Label, Value, every_combination, listed
 from pinscope.analysis.models import (
     ENTRY_BYTES,
     GPU_PAGE_SIZES,
@@ -18,9 +18,9 @@ from pinscope.analysis.models import (
 )
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
-from pinscope.analysis.texts import HOST_MODEL, part_words
+from pinscope.analysis.texts import part_words
 from pinscope.experiments.page_tables.ways import WAYS
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import GIB, format_bytes
 
 METERS = {"nvml_used_bytes": GRANULE_BYTES, "device_used_bytes": GRANULE_BYTES, "page_table_bytes": 4096}
@@ -222,14 +222,14 @@ class PageTableCosts:
     rows: Sequence[Row]
 
     @cached_property
-    def costs(self) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         """Of all GPUs."""
         return cells_of(self.rows)
 
     @cached_property
     def own(self) -> list[Cell]:
         """As the run's own device saw them."""
-        return [cost for cost in self.costs if cost.device == self.run.device]
+        return [cost for cost in self.cells if cost.device == self.run.device]
 
     @cached_property
     def best(self) -> Cell:
@@ -250,14 +250,14 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> PageTableCosts | None:
 
 def verdict(measured: PageTableCosts) -> str | None:
     """What a pinned GiB takes; then what does not come back, where, or how. ``None`` without straight growth."""
-    reached = [cost for cost in measured.costs if not cost.unreached]
+    reached = [cost for cost in measured.cells if not cost.unreached]
     known = [cost for cost in reached if cost.known_slope and cost.straight]
     own = [cost for cost in known if cost.device == measured.run.device]
     if not own:
         return None
     amount, back = _amount(reached, own), _back(own)
     if measured.run.lab == "host":
-        return f"{HOST_MODEL}each locked GiB takes {amount} of the kernel's page tables{back}."
+        return f"Each locked GiB takes {amount} of the kernel's page tables{back}."
     usual = {cost.memory for cost in own} <= {"pinned", "registered"}
     kinds = "" if usual or amount.startswith("up to") else f", in any of {len(own)} ways"
     devices, paying = ({cost.device for cost in costs} for costs in (reached, known))
@@ -299,10 +299,10 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
     )
 
 
-def tables(measured: PageTableCosts) -> tuple[Table, ...]:
+def tables(measured: PageTableCosts) -> Iterator[Table]:
     """All that was measured, and what larger amounts would take, by the slope and by the formula."""
-    every_way = every_combination(
-        measured.costs,
+    yield every_combination(
+        measured.cells,
         note="GPU memory is taken in whole steps, so a GiB takes between at least and at most. Per GiB: what a page "
         "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
         "pages grew by, of all processes together. Touching is by one thread; giving back is unpinning and unmapping. "
@@ -310,25 +310,19 @@ def tables(measured: PageTableCosts) -> tuple[Table, ...]:
     )
     per_byte, gpu = measured.best.per_byte, measured.run.gpu
     total = gpu.memory_total_bytes if gpu else None
-    if per_byte is None:
-        return (every_way,)
-    columns = {"pinned": "bytes", "as measured here": "bytes", "share of the GPU": "share"}
-    return (
-        every_way,
-        table(
-            "What more would take",
-            columns | {f"at {format_bytes(size)}": "bytes" for size in GPU_PAGE_SIZES},
-            [
-                (
-                    amount,
-                    round(amount * per_byte),
-                    amount * per_byte / total if total else None,
-                    *(page_table_bytes(amount, size) for size in GPU_PAGE_SIZES),
-                )
-                for amount in AMOUNTS
-            ],
-            note="For each process that pins it, on each GPU on which that process has a context. The formula is bytes "
-            "÷ page size × 8; as measured here is the page size that fits this run's readings, else the middle of what "
-            "they allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
-        ),
+    yield listed(
+        "What more would take",
+        [(amount, amount * per_byte) for amount in AMOUNTS] if per_byte is not None else [],
+        {
+            "pinned": ("bytes", lambda row: row[0]),
+            "as measured here": ("bytes", lambda row: round(row[1])),
+            "share of the GPU": ("share", lambda row: total and row[1] / total),
+        }
+        | {
+            f"at {format_bytes(size)}": ("bytes", lambda row, size=size: page_table_bytes(row[0], size))
+            for size in GPU_PAGE_SIZES
+        },
+        "For each process that pins it, on each GPU on which that process has a context. The formula is bytes ÷ page "
+        "size × 8; as measured here is the page size that fits this run's readings, else the middle of what they "
+        "allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
     )

@@ -16,7 +16,7 @@ from pinscope.units import format_bytes, format_seconds
 def draw(run: ExperimentRun, pinnings: Pinnings) -> list[Chart]:
     """The charts of a run, also of one that still goes on."""
     del run
-    return [_times(pinnings), _waits(list(pinnings.cells.values()))]
+    return [_times(pinnings), _waits(pinnings.cells)]
 
 
 def _times(pinnings: Pinnings) -> Chart:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.analysis.pinning_strategy import IDLE, NOT_PINNED, Recipe, StrategyCell, cause, is_near, not_pinned
-from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
+from pinscope.analysis.pinning_strategy import NOT_PINNED, Recipe, StrategyCell, cause, is_near, not_pinned
+from pinscope.analysis.statistics import measured
+from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
-from pinscope.records.run import Finding, Quantity, costing, quantity
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_bytes, format_precision
 
 LONG_WAIT = 0.02
@@ -56,11 +56,8 @@ TEXTS: Texts = {
 }
 
 
-def findings(pinnings: Pinnings) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    others = _gentler_in_chunks if pinnings.chunks else _long_wait
-    refused = not_pinned([cell.title for cell in pinnings.refused])
-    return dearest_first([*refused, *_faster(pinnings), *others(pinnings)])
+def _not_pinned(pinnings: Pinnings) -> Iterator[Costed]:
+    return not_pinned([cell.title for cell in pinnings.strategies if cell.pinned is False])
 
 
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
@@ -75,20 +72,18 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         "seconds",
         reason=f"{format_bytes(best.bytes)} say nothing of so much more or less",
     )
-    cost = ratio(usual.total_seconds, best.total_seconds)
     yield say(
         TEXTS,
         "faster-strategy",
         measured("One cudaHostAlloc", usual.total_seconds, "seconds"),
         measured(best.title, best.total_seconds, "seconds"),
         *([extrapolated] if target != best.bytes else []),
-        cost=cost,
-        severity=costing(cost),
+        durations=(usual.total_seconds, best.total_seconds),
+        severity="by cost",
         code=recipe.code(best.bytes),
         best=best,
         usual=usual,
         recipe=recipe,
-        longer=times(cost, usual.total_seconds, best.total_seconds),
         call=recipe.call(best.bytes),
     )
 
@@ -107,8 +102,8 @@ def _evidence(pinnings: Pinnings, *cells: StrategyCell | None) -> Iterator[Quant
         yield quantity(f"{cell.title}: {wait.words}", wait.seconds, "seconds")
         if late := cell.control_seconds.get(wait.phase):
             yield quantity(f"{cell.title}: delay of a process without driver calls", late, "seconds")
-    if IDLE in pinnings.cells:
-        yield longest_wait("while nothing is pinned or freed", pinnings.cells[IDLE])
+    if pinnings.idle:
+        yield longest_wait("while nothing is pinned or freed", pinnings.idle)
 
 
 def _why(cell: StrategyCell) -> dict[str, Any]:
@@ -118,7 +113,7 @@ def _why(cell: StrategyCell) -> dict[str, Any]:
 def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
     """What others wait for beside one cudaHostAlloc or what is recommended, where no chunks are known to mend it."""
     cell, longest = _worst(pinnings)
-    if cell.longest_wait.seconds >= LONG_WAIT and cell in (pinnings.usual, pinnings.best):
+    if not pinnings.chunks and cell.longest_wait.seconds >= LONG_WAIT and cell in (pinnings.usual, pinnings.best):
         yield say(
             TEXTS,
             "neighbours-wait",
@@ -148,7 +143,7 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     recipe = Recipe.of(chunks, pinnings.run.params)
     name = f"Time to pin {format_bytes(chunks.bytes)} in chunks: {chunks.title}"
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
-    idle = pinnings.cells[IDLE].longest_wait.seconds if IDLE in pinnings.cells else None
+    idle = pinnings.idle and pinnings.idle.longest_wait.seconds
     yield say(
         TEXTS,
         "gentler-in-chunks",
@@ -170,3 +165,6 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
         refused=chunks.chunk_bytes if refused else None,
         **_why(cell),
     )
+
+
+RULES = (_not_pinned, _faster, _long_wait, _gentler_in_chunks)

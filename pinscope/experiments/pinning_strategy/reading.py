@@ -53,19 +53,29 @@ class Pinnings:
     rows: Sequence[Row]
 
     @cached_property
-    def cells(self) -> dict[str, pinning_strategy.StrategyCell]:
-        """By name, with the neighbours idle."""
+    def by_name(self) -> dict[str, pinning_strategy.StrategyCell]:
+        """With the neighbours idle."""
         return pinning_strategy.strategy_cells(self.rows)
+
+    @property
+    def cells(self) -> list[pinning_strategy.StrategyCell]:
+        """The same."""
+        return list(self.by_name.values())
 
     @cached_property
     def strategies(self) -> list[pinning_strategy.StrategyCell]:
         """Without the neighbours idle."""
-        return [cell for name, cell in self.cells.items() if name != pinning_strategy.IDLE]
+        return [cell for cell in self.cells if cell.strategy != pinning_strategy.IDLE]
+
+    @property
+    def idle(self) -> pinning_strategy.StrategyCell | None:
+        """The neighbours while nothing is pinned."""
+        return self.by_name.get(pinning_strategy.IDLE)
 
     @cached_property
     def recommended(self) -> pinning_strategy.Recommended[pinning_strategy.StrategyCell]:
         """In one piece and in chunks."""
-        return pinning_strategy.recommend(self.cells)
+        return pinning_strategy.recommend(self.by_name)
 
     @property
     def best(self) -> pinning_strategy.StrategyCell | None:
@@ -77,7 +87,7 @@ class Pinnings:
     @property
     def usual(self) -> pinning_strategy.StrategyCell | None:
         """One cudaHostAlloc."""
-        return self.cells.get(pinning_strategy.USUAL)
+        return self.by_name.get(pinning_strategy.USUAL)
 
     @property
     def chunks(self) -> pinning_strategy.StrategyCell | None:
@@ -85,21 +95,11 @@ class Pinnings:
         best = self.recommended
         return best.chunks if best.gentler_in_chunks or not best.array else None
 
-    @property
-    def refused(self) -> list[pinning_strategy.StrategyCell]:
-        """What CUDA does not take as pinned."""
-        return [cell for cell in self.strategies if cell.pinned is False]
-
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Pinnings | None:
     """All that a run measured; ``None``: no strategy yet."""
     pinnings = Pinnings(run, rows)
     return pinnings if pinnings.strategies else None
-
-
-def cells_of(rows: Sequence[Row]) -> list[pinning_strategy.StrategyCell]:
-    """Of every strategy, and with the neighbours idle."""
-    return list(pinning_strategy.strategy_cells(rows).values())
 
 
 def verdict(pinnings: Pinnings) -> str | None:
@@ -170,7 +170,7 @@ def tables(pinnings: Pinnings) -> tuple[Table, ...]:
                 "longest call": "seconds",
                 "no driver calls": "seconds",
             },
-            _waits(pinnings.cells.values()),
+            _waits(pinnings.cells),
             note="The longest single call over all repeats, while memory was pinned and while it was given back. No "
             "driver calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: "
             "this run does not say.",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from pinscope.analysis.cells import near
 from pinscope.analysis.statistics import are_known, exceeds, measured, ratio, together
-from pinscope.analysis.texts import ROUGH, Text, Texts, on_lab, part_words, say, times
+from pinscope.analysis.texts import ROUGH, Costed, Text, Texts, part_words, say, times
 from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory, slowdown
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
@@ -79,29 +80,18 @@ TEXTS: Texts = {
 }
 
 
-def findings(measured: Pressures) -> tuple[Finding, ...]:
-    """Of the host, or of all groups."""
-    if not measured.groups:
-        return tuple(_on_host(measured.host)) if measured.host else ()
-    inside = [finding for climb in measured.groups for rule in (_ended, _cliff) for finding in rule(climb)]
-    outside = [finding for climb in measured.groups for finding in _outside(climb)]
-    return (*inside, *_not_charged(measured.groups[0]), *outside)
-
-
 def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
     """Where others suffer: in the first group, or on the host."""
     del concluded
-    lab, host = measured.run.lab, measured.host
-    pin, pinning, pinned = ("Lock", "Locking", "locked") if lab == "host" else ("Pin", "Pinning", "pinned")
-    if measured.groups:
-        sentence = _group_verdict(measured.groups[0], pinned)
-    elif host and host.cliff:
-        sentence = f"{pin} less than {format_bytes(host.cliff.bytes)}: with that {MARKS[host.cliff.kind]}."
-    elif host:
-        share, owner = share_of_memory(measured.run, host)
-        whole = "RAM" if owner == "host's" else "the cgroup"
-        sentence = _faults(host, f"{pinning} {format_bytes(host.most_bytes)} ({format_share(share)} of {whole})")
-    return on_lab(lab, sentence) if sentence else None
+    on_model, host = measured.run.lab == "host", measured.host
+    pin, pinning, pinned = ("Lock", "Locking", "locked") if on_model else ("Pin", "Pinning", "pinned")
+    if host is None:
+        return _group_verdict(measured.groups[0], pinned)
+    if host.cliff:
+        return f"{pin} less than {format_bytes(host.cliff.bytes)}: with that {MARKS[host.cliff.kind]}."
+    share, owner = share_of_memory(measured.run, host)
+    whole = "RAM" if owner == "host's" else "the cgroup"
+    return _faults(host, f"{pinning} {format_bytes(host.most_bytes)} ({format_share(share)} of {whole})")
 
 
 def _ends(run: OnHost | Climb) -> str | None:
@@ -116,13 +106,16 @@ def _marks(run: OnHost | Climb) -> tuple[Quantity, ...]:
     return tuple(quantity(f"From this much pinned on {MARKS[mark.kind]}", mark.bytes, "bytes") for mark in run.marks)
 
 
-def _on_host(run: OnHost) -> Iterator[Finding]:
+def _on_host(measured: Pressures) -> Iterator[Costed]:
     """What others felt, and what they lost."""
+    run = measured.host
+    if run is None:
+        return
     last, returned = run.held[-1], run.returned_share
     if run.cliff:
         longest = slowdown(run, "Page fault, slowest step against before", nothing="not measured")
         how = MARKS[run.cliff.kind]
-        yield say(TEXTS, "others-suffer", longest, *_marks(run), cliff=run.cliff, how=how, ends=_ends(run))[1]
+        yield say(TEXTS, "others-suffer", *_marks(run), longest, cliff=run.cliff, how=how, ends=_ends(run))
     if lost := run.known_price:
         available = last.at_end("available_bytes")
         evidence = (
@@ -132,10 +125,10 @@ def _on_host(run: OnHost) -> Iterator[Finding]:
         )
         little = returned if returned is not None and returned < RETURNED else None
         values = {"lost": lost * GIB, "last": last, "available": available, "returned": little}
-        yield say(TEXTS, "gone-for-everybody", *evidence, **values)[1]
+        yield say(TEXTS, "gone-for-everybody", *evidence, **values)
 
 
-def _cliff(climb: Climb) -> Iterator[Finding]:
+def _cliff(climb: Climb) -> Iterator[Costed]:
     """Where others in the group suffer, before anybody is killed."""
     cliff = climb.cliff
     if cliff is None or cliff.kind == "killed":
@@ -152,10 +145,10 @@ def _cliff(climb: Climb) -> Iterator[Finding]:
     unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"
     slowed = times(ratio(*climb.slowed), *climb.slowed) if climb.slowed else None
     values: dict[str, Any] = {"how": MARKS[cliff.kind], "unexplained": unexplained, "ends": _ends(climb)}
-    yield say(TEXTS, "cliff", *evidence, climb=climb, slowed=slowed, **values)[1]
+    yield say(TEXTS, "cliff", *evidence, climb=climb, slowed=slowed, **values)
 
 
-def _ended(climb: Climb) -> Iterator[Finding]:
+def _ended(climb: Climb) -> Iterator[Costed]:
     """Somebody was killed, or the one that pins got no more."""
     mark, ended = climb.kill, climb.ended
     if ended is None:
@@ -173,10 +166,10 @@ def _ended(climb: Climb) -> Iterator[Finding]:
     holder = ended.at_end("victim") == "holder"
     whom = "the process that pins" if holder else "the process marked to be killed first"
     key, share = "killed" if mark else "refused", ended.bytes / climb.limit
-    yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)[1]
+    yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)
 
 
-def _outside(climb: Climb) -> Iterator[Finding]:
+def _outside(climb: Climb) -> Iterator[Costed]:
     """The limit did not keep it inside."""
     if climb.outside and climb.disturbs:
         below, beyond = climb.outside
@@ -185,19 +178,19 @@ def _outside(climb: Climb) -> Iterator[Finding]:
             measured("Round outside below the cliff", below, "seconds"),
             measured("Round outside from the cliff on", beyond, "seconds"),
         )
-        yield say(TEXTS, "outside-slower", *evidence, climb=climb, below=below, beyond=beyond)[1]
+        yield say(TEXTS, "outside-slower", *evidence, climb=climb, below=below, beyond=beyond)
 
 
-def _not_charged(climb: Climb) -> Iterator[Finding]:
+def _not_charged(measured: Pressures) -> Iterator[Costed]:
     """The limit does not hold for a way of pinning."""
-    titles = {name: way.title for name, way in WAYS.items() if name in climb.charged}
-    amounts = {title: (climb.charged[name][0], max(climb.charged[name][1], 0)) for name, title in titles.items()}
+    charged = measured.groups[0].charged if measured.groups else {}
+    amounts = {way.title: (charged[name][0], max(charged[name][1], 0)) for name, way in WAYS.items() if name in charged}
     shares = {title: got / asked for title, (asked, got) in amounts.items()}
     if free := [title for title, share in shares.items() if share < CHARGED]:
         words = [f"{title}: {format_bytes(got)} of {format_bytes(asked)}" for title, (asked, got) in amounts.items()]
         evidence = [quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()]
-        charged = part_words(max(shares[title] for title in free))
-        yield say(TEXTS, "not-charged", *evidence, free=free, charged=charged, words="; ".join(words))[1]
+        most = part_words(max(shares[title] for title in free))
+        yield say(TEXTS, "not-charged", *evidence, free=free, charged=most, words="; ".join(words))
 
 
 def _faults(run: OnHost, most: str) -> str:
@@ -232,3 +225,10 @@ def _group_verdict(climb: Climb, pinned: str) -> str | None:
     if used and times and climb.kill:
         return f"In a cgroup leave others what they use{here}: less slows them{times}, then kills."
     return f"In a cgroup leave others what they use{here}: {less} {suffer}{times}."
+
+
+def _each_group(rule: Callable[[Climb], Iterator[Costed]]) -> Callable[[Pressures], Iterator[Costed]]:
+    return lambda measured: chain.from_iterable(map(rule, measured.groups))
+
+
+RULES = (_on_host, _each_group(_ended), _each_group(_cliff), _not_charged, _each_group(_outside))

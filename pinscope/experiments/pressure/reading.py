@@ -439,6 +439,11 @@ class Pressures:
     host: OnHost | None
     groups: Sequence[Climb]
 
+    @property
+    def cells(self) -> Sequence[Stage]:
+        """All stages."""
+        return [stage for course in filter(None, (self.host, *self.groups)) for stage in course.all]
+
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Pressures | None:
     """All that a run measured; ``None``: no step yet."""
@@ -446,11 +451,6 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Pressures | None:
     groups = [course for course in measured if isinstance(course, Climb)]
     host = next((course for course in measured if isinstance(course, OnHost)), None)
     return Pressures(run, host, groups) if measured else None
-
-
-def cells_of(rows: Sequence[Row]) -> Sequence[Stage]:
-    """All stages of a run."""
-    return [stage for course in courses(rows) for stage in course.all]
 
 
 def share_of_memory(run: ExperimentRun, host: OnHost) -> tuple[float, str]:

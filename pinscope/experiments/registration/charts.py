@@ -12,8 +12,6 @@ from pinscope.units import format_bandwidth, format_bytes
 
 PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MEMORY = Scale("GPU memory of all processes (GiB)", 2**30, format_bytes)
-MOST_WIDE = 4
-"""With more columns a phone has room for a few letters in each."""
 KINDS = {name: TimePart(way.title, way.style.colour) for name, way in WAYS.items() if way.style}
 MEMORY_PARTS = (TimePart("contexts", "reference"), TimePart("buffers", "device"), TimePart("page tables", "page_table"))
 
@@ -67,22 +65,21 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
 def _opened(shared: Registrations) -> Iterator[Chart]:
     """Rates of copies into opened memory, by opener and owner."""
     gpus = sorted({gpu for opened in shared.opened for gpu in (opened.device, opened.opener)})
-    grids: dict[str, dict[tuple[str, str], Square]] = {}
+    grids: dict[str, dict[tuple[int, int], Square]] = {}
     for source, way in SOURCES.items():
         rates = {opened: opened.rates[source].median for opened in shared.opened if source in opened.rates}
         for opened, rate in rates.items():
             text, best = format_bandwidth(rate), max(rates.values())
             hover = f"GPU {opened.opener} into memory of GPU {opened.device}, from {way.words}: {text}"
-            square = Square(rate / best if best else 1.0, text.split()[0] if len(gpus) > MOST_WIDE else text, hover)
-            grids.setdefault(way.title, {})[f"GPU {opened.opener}", str(opened.device)] = square
+            square = Square(rate / best if best else 1.0, text, hover, text.split()[0])
+            grids.setdefault(way.title, {})[opened.opener, opened.device] = square
     if grids:
         yield matrix(
             "registration-ipc",
             "Copies into another GPU's memory, opened by CUDA IPC",
             "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
             grids,
-            list(map(str, gpus)),
-            [f"GPU {gpu}" for gpu in gpus],
+            gpus,
             ("Memory on GPU", "Opened from"),
             "Rates into opened memory",
         )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, joined, say
-from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, count_words, pages_words
-from pinscope.records.run import Finding, costing, quantity, wrong_data
-from pinscope.units import format_bytes
+from pinscope.analysis.texts import Costed, Text, joined, say
+from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, pages_words
+from pinscope.records.run import quantity
+from pinscope.units import format_bytes, format_count
 
 AGAIN = 1.5
 """Times the first process's page tables, or the memory: from here on others have paid, or were counted, again."""
@@ -65,18 +64,6 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(shared: Registrations) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (_wrong, _pays, _contexts, _counted_again, _tables, _through, _left)
-    return dearest_first(chain.from_iterable(rule(shared) for rule in rules))
-
-
-def _wrong(shared: Registrations) -> Iterator[Costed]:
-    if wrong := shared.wrong:
-        words, detail = quantity("Wrong words", sum(wrong.values()), "count"), f"The first case: {next(iter(wrong))}."
-        yield 0.0, wrong_data("content-wrong", words, title="Data arrived wrong in a process", detail=detail)
-
-
 def _pays(shared: Registrations) -> Iterator[Costed]:
     """Where every process pays for the same memory again."""
     (apart, owner), cuda = shared.both, shared.run.lab == "cuda"
@@ -88,7 +75,7 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
     owned, beside = owner.table_bytes if owner else None, shared.beside_bytes
     once = first if owned is None else owned
     saved, cost = apart.table_bytes - once, (beside + apart.table_bytes) / (beside + once)
-    alike = (trial for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
+    alike = (trial.processes for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
     values: dict[str, Any] = {"first": first, "owned": owned, "beside": beside, "more": apart.table_bytes / first}
     yield say(
         TEXTS,
@@ -97,10 +84,10 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
         quantity(f"Page tables of {all_of(apart.processes)}", apart.table_bytes, "bytes"),
         *([quantity("Page tables with one owner", once, "bytes")] if owner else []),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         apart=apart,
         little=saved if shared.saves_little(saved) else None,
-        served=" and for ".join(map(count_words, sorted(trial.processes for trial in alike))),
+        served=" and for ".join(format_count(count, "process") for count in sorted(alike)),
         kind="for their contexts" if cuda else "of shared memory",
         buffers="GPU buffers (cudaIpcOpenMemHandle)" if cuda else "buffers",
         **values,
@@ -157,3 +144,6 @@ def _left(shared: Registrations) -> Iterator[Costed]:
     worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
     if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
         yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)
+
+
+RULES = (_pays, _contexts, _counted_again, _tables, _through, _left)

@@ -12,9 +12,9 @@ from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combinat
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
 from pinscope.analysis.statistics import Summary, exceeds, measured, ratio, summarize
-from pinscope.analysis.texts import on_lab
+from pinscope.analysis.texts import Wrong
 from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
-from pinscope.units import format_bandwidth, format_bytes, format_share
+from pinscope.units import format_bandwidth, format_bytes, format_count, format_share
 
 Strategy = Literal["each_registers", "one_owner"]
 Contexts = Literal["every_gpu", "own_gpu"]
@@ -64,11 +64,6 @@ TABLES = {
 def all_of(count: int) -> str:
     """``both``, ``all 4``."""
     return "both" if count == 2 else f"all {count}"
-
-
-def count_words(processes: int) -> str:
-    """``1 process``, ``4 processes``."""
-    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 def _strategy(name: str) -> str:
@@ -121,21 +116,15 @@ class Trial:
     def title(self) -> str:
         """Who pins: ``4 processes register``, ``one owner for 4 processes``."""
         if self.strategy == "one_owner":
-            return f"one owner for {count_words(self.processes)}"
+            return f"one owner for {format_count(self.processes, 'process')}"
         shared = "" if self.sharing == "memfd" else f", {_shared(self.sharing)}"
-        return f"{count_words(self.processes)} register{'s' if self.processes == 1 else ''}{shared}"
+        return f"{format_count(self.processes, 'process')} register{'s' if self.processes == 1 else ''}{shared}"
 
 
 def trials(rows: Rows) -> list[Trial]:
     """Every strategy and number of processes on one GPU, in the order measured."""
     on_one = [row for row in rows if row["device"] is None]
     return [_trial(*case, group) for case, group in grouped(on_one, _case).items()]
-
-
-def cells_of(rows: Rows) -> Sequence[Trial | PageTables]:
-    """Those of a run; of one that measured several GPUs only, their page tables."""
-    across = [row for row in rows if row["contexts"] and row["opener"] is None]
-    return trials(rows) or [_page_tables(group) for group in grouped(across, labels("contexts", "device")).values()]
 
 
 def _case(row: Row) -> tuple[str, int, int, Sharing | None]:
@@ -235,7 +224,9 @@ class PageTables:
     @property
     def title(self) -> str:
         """Which GPU, and who registered."""
-        return f"GPU {self.device}, {count_words(self.processes)} with a context on {CONTEXTS[self.contexts]}"
+        return (
+            f"GPU {self.device}, {format_count(self.processes, 'process')} with a context on {CONTEXTS[self.contexts]}"
+        )
 
 
 def _page_tables(rows: Rows) -> PageTables:
@@ -305,7 +296,7 @@ class Registrations:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """All, in the order measured."""
+        """Those on one GPU."""
         return trials(self.rows)
 
     @cached_property
@@ -326,10 +317,16 @@ class Registrations:
         return [_opened(group) for group in grouped(across, labels("device", "opener")).values()]
 
     @property
-    def wrong(self) -> dict[str, int]:
-        """What copied → words that did not arrive, where some did not."""
+    def cells(self) -> Sequence[Trial | PageTables]:
+        """Of a run that measured several GPUs only, their page tables."""
+        return self.trials or self.on_gpus
+
+    @property
+    def wrong(self) -> Wrong:
+        """Words that did not arrive."""
         copied: tuple[Trial | Opened, ...] = (*self.trials, *self.opened)
-        return {cell.title: cell.wrong_count for cell in copied if cell.wrong_count}
+        cases = [(cell.title, cell.wrong_count) for cell in copied]
+        return Wrong("content-wrong", "Data arrived wrong in a process", "words", cases)
 
     @cached_property
     def both(self) -> tuple[Trial | None, Trial | None]:
@@ -395,8 +392,6 @@ def headline(shared: Registrations) -> Iterator[Quantity]:
 
 def verdict(shared: Registrations) -> str | None:
     """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
-    if shared.wrong:
-        return "Data arrived wrong in a process: do not trust any figure of this run."
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
     little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
     taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
@@ -412,7 +407,7 @@ def verdict(shared: Registrations) -> str | None:
         sentence = f"one owner for {apart.processes} processes {but.join(filter(None, (copies, saves)))}"
     else:
         sentence = taken or pages_words(shared) or ""
-    return on_lab(shared.run.lab, f"{sentence[0].upper()}{sentence[1:]}.") if sentence else None
+    return f"{sentence[0].upper()}{sentence[1:]}." if sentence else None
 
 
 def pages_words(shared: Registrations) -> str | None:
@@ -429,7 +424,7 @@ def pages_words(shared: Registrations) -> str | None:
     apart = f", {format_bytes(own.table_bytes)} with {own.processes}, one per GPU" if own and own.table_bytes else ""
     return (
         f"Sharing {format_bytes(table.bytes)} costs each GPU {format_bytes(table.table_bytes)} when "
-        f"{count_words(table.processes)} pin it{apart}"
+        f"{format_count(table.processes, 'process')} pin it{apart}"
     )
 
 

@@ -8,10 +8,10 @@ from importlib.resources import files
 from pinscope.analysis.cells import clearly_more
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import are_known, measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, joined, say
+from pinscope.analysis.texts import Costed, Text, Texts, joined, say
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
-from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Quantity
 from pinscope.units import format_bytes
 
 HARDLY = 0.02
@@ -91,27 +91,6 @@ def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def findings(scatter: Scatter) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (
-        _wrong(scatter),
-        _ways(scatter),
-        _loop(scatter),
-        _held(scatter.first),
-        _idle(scatter),
-        _compute(scatter.loads),
-    )
-    return dearest_first([costed for rule in rules for costed in rule])
-
-
-def _wrong(scatter: Scatter) -> Iterator[Costed]:
-    for first in scatter.wrong[:1]:
-        words = quantity("Wrong words of 8 bytes", sum(row["wrong_words"] for row in scatter.wrong), "count")
-        what = f"{WAYS[first['way']].title}, pieces of {format_bytes(first['bytes'])} {TOWARDS[first['direction']]}"
-        title = "Pieces arrived wrong, or what lies between them was changed"
-        yield 1.0, wrong_data("scatter-wrong", words, title=title, detail=f"The first case: {what}.")
-
-
 def _ways(scatter: Scatter) -> Iterator[Costed]:
     """One finding for each way that is advised anywhere, with its code; not where a loop of copies is as good."""
     cases = [pieces for pieces in scatter.cases.values() if pieces.winners and _beats_loop(pieces)]
@@ -125,7 +104,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
                 f"scatter-by-{way}",
                 *map(_rate, like),
                 cost=gain,
-                severity=costing(gain),
+                severity="by cost",
                 code=code(best),
                 best=best,
                 loop=loop,
@@ -140,7 +119,7 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
 
 def _beats_loop(pieces: Pieces) -> bool:
     best = pieces.winners[0]
-    return _known(pieces, "loop", best.way) and clearly_more(pieces.ways["loop"].wall_seconds, best.wall_seconds)
+    return _known(pieces, "loop", best.way) and clearly_more(pieces.ways["loop"].piece_seconds, best.piece_seconds)
 
 
 def _known(pieces: Pieces, *ways: str) -> bool:
@@ -200,12 +179,12 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
     )
 
 
-def _held(first: Pieces) -> Iterator[Costed]:
+def _held(scatter: Scatter) -> Iterator[Costed]:
     """How long a loop of copies holds the program's thread, and the other ways beside it."""
-    loop = first.loop
+    loop = scatter.first.loop
     if loop is None or loop.held_share < HELD_A_LOT or not are_known(loop.issue_seconds, loop.wall_seconds):
         return
-    others = [cell for way, cell in first.ways.items() if way not in ("loop", "contiguous", "managed")]
+    others = [cell for way, cell in scatter.first.ways.items() if way not in ("loop", "contiguous", "managed")]
     ranked = [loop, *sorted(others, key=lambda cell: -cell.issue_seconds.median)]
     yield say(
         TEXTS,
@@ -232,7 +211,7 @@ def _idle(scatter: Scatter) -> Iterator[Costed]:
             _rate(idle),
             _rate(queued),
             cost=_times(pair),
-            severity=costing(_times(pair)),
+            severity="by cost",
             idle=idle,
             queued=queued,
             where=_where([idle for idle, _ in slower]),
@@ -245,8 +224,9 @@ def _times(cells: tuple[Cell, Cell]) -> float:
     return ratio(cells[0].wall_seconds, cells[1].wall_seconds)
 
 
-def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
+def _compute(scatter: Scatter) -> Iterator[Costed]:
     """What a kernel beside it costs a compute load, and with how many blocks it moves most at no cost."""
+    loads = scatter.loads
     if not loads:
         return
     worst = max(loads, key=lambda load: (load.way == "kernel", load.longer_share))
@@ -259,7 +239,7 @@ def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
             "scatter-compute",
             *map(_beside, (worst, *loads)),
             cost=1.0 + worst.longer_share,
-            severity=costing(1.0 + worst.longer_share),
+            severity="by cost",
             worst=worst,
             towards=TOWARDS[worst.direction],
             least=least if least is not worst else None,
@@ -270,3 +250,6 @@ def _compute(loads: Sequence[Load]) -> Iterator[Costed]:
 def _beside(load: Load) -> Quantity:
     name = f"Time of compute against alone, beside {load.mover} {TOWARDS[load.direction]}"
     return measured(name, load.compute_ratio, "ratio")
+
+
+RULES = (_ways, _loop, _held, _idle, _compute)

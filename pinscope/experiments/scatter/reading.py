@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Annotated
 
-from pinscope.analysis.cells import (
-    AS_GOOD_WORDS,
-    Label,
-    Value,
-    cells,
-    clearly_more,
-    every_combination,
-    listed,
-    near,
-    tied,
-)
+from pinscope.analysis.cells import AS_GOOD_WORDS, Label, Value, best_of, cells, clearly_more, every_combination, listed
 from pinscope.analysis.columns import Column, Columns
-from pinscope.analysis.read_rows import Row, Rows, grouped
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, is_distinct, measured
+from pinscope.analysis.texts import Wrong
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_share
@@ -51,6 +42,11 @@ class Moved:
     def bytes_per_second(self) -> Annotated[float, Value("rate", "bytes/second", "more")]:
         """From the first call until all pieces are in place."""
         return self.bytes * self.pieces / self.wall_seconds.median
+
+    @property
+    def piece_seconds(self) -> Summary:
+        """Of one piece, by which ways are compared: older runs moved fewer pieces in some."""
+        return replace(self.wall_seconds, median=self.wall_seconds.median / self.pieces)
 
     @property
     def what(self) -> str:
@@ -135,13 +131,8 @@ class Pieces:
     @cached_property
     def winners(self) -> list[Cell]:
         """The fastest of them and those that are as good, the simplest first; last what varies too much to tell."""
-        good = tied(self.ranked, lambda cell: cell.wall_seconds)
         order = sorted(WAYS, key=lambda name: "simplest" not in WAYS[name].kinds)
-
-        def place(cell: Cell) -> tuple[bool, int]:
-            return not near(cell.wall_seconds, self.ranked[0].wall_seconds), order.index(cell.way)
-
-        return sorted(good, key=place)
+        return best_of(self.ranked, lambda cell: cell.piece_seconds, lambda cell: order.index(cell.way))
 
     @property
     def winner_titles(self) -> str | None:
@@ -181,13 +172,13 @@ class Scatter:
     Attributes:
         cells: of the moves.
         loads: compute beside some of them.
-        wrong: rows in which words were not right.
+        rows: all.
         area: bytes of pinned memory in which the pieces lie.
     """
 
     cells: Sequence[Cell]
     loads: Sequence[Load]
-    wrong: Sequence[Row]
+    rows: Rows
     area: int = 2**30
 
     @classmethod
@@ -196,9 +187,18 @@ class Scatter:
         columns = Columns.of(rows)
         loads = columns.where("kind", "compute")
         ratios = loads.column("together_seconds").values / loads.column("alone_seconds").values
-        wrong = [row for row in rows if row["wrong_words"]] if any(columns.column("wrong_words").distinct) else []
         measured = cells(Load, loads.having("compute_ratio", Column.of(ratios.tolist())))
-        return cls(cells(Cell, columns.where("kind", "move")), measured, wrong, area)
+        return cls(cells(Cell, columns.where("kind", "move")), measured, rows, area)
+
+    @property
+    def wrong(self) -> Wrong:
+        """Words that did not arrive, or changed between the pieces."""
+        some = any(Columns.of(self.rows).column("wrong_words").distinct)
+        cases = [
+            (f"{WAYS[row['way']].title}, pieces of {format_bytes(row['bytes'])} {row['direction']}", row["wrong_words"])
+            for row in (self.rows if some else ())
+        ]
+        return Wrong("scatter-wrong", "Pieces arrived wrong", "words of 8 bytes", cases)
 
     @cached_property
     def cases(self) -> Mapping[tuple[str, str, int], Pieces]:
@@ -237,15 +237,8 @@ def of(run: ExperimentRun, rows: Rows) -> Scatter | None:
     return scatter if scatter.cells else None
 
 
-def cells_of(rows: Rows) -> Sequence[Cell]:
-    """Of a run's moves."""
-    return Scatter.of(rows).cells
-
-
 def verdict(scatter: Scatter) -> str | None:
     """Of the smallest pieces the best way beside a loop; ``None`` where no two ways were measured."""
-    if scatter.wrong:
-        return "Pieces arrived wrong: do not trust any figure of this run."
     first = scatter.first
     if len(first.ranked) < 2:
         return None
@@ -254,7 +247,7 @@ def verdict(scatter: Scatter) -> str | None:
     pieces = f"{format_bytes(best.bytes)} pieces {where}"
     if not best.wall_seconds.is_known:
         return f"Measure again: {pieces} vary too much to tell the fastest way."
-    if not clearly_more(other.wall_seconds, best.wall_seconds):
+    if not clearly_more(other.piece_seconds, best.piece_seconds):
         return f"Move {pieces} by {best.phrase} ({_rate(best)}): no way is clearly faster."
     if not other.wall_seconds.is_known:
         return f"Move {pieces} by {best.phrase}: {_rate(best)}, {other.phrase.removesuffix(' of copies')} is slower."
@@ -274,7 +267,7 @@ def headline(scatter: Scatter) -> Iterator[Quantity]:
     yield _figure(best, "best")
     if first.loop:
         if best.way != "loop":
-            yield compared("Gain over a loop of copies", first.loop.wall_seconds, best.wall_seconds, key="gain")
+            yield compared("Gain over a loop of copies", first.loop.piece_seconds, best.piece_seconds, key="gain")
         yield _figure(first.loop, "loop")
         if first.contiguous:
             kind = best.direction, best.layout

@@ -85,6 +85,6 @@ def _rates(staging: Staging, limit: float | None) -> Chart:
         panes,
         RATE,
         _SIZES,
-        f"Rate over the size, {next(iter(panes)).lower()}; at the largest of each",
+        "Rate over the size; at the largest of each",
         limit=limit,
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 from pinscope.analysis.cells import AS_GOOD_WORDS
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say, times
+from pinscope.analysis.texts import Costed, Text, Texts, say, times
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
-from pinscope.records.run import COSTLY, Finding, costing, quantity, wrong_data
+from pinscope.records.run import quantity
 from pinscope.units import format_bytes
 
 _AS_GOOD = (
@@ -95,43 +95,25 @@ _ADVICE = {
 }
 
 
-def findings(staging: Staging) -> tuple[Finding, ...]:
-    """All findings of a run."""
-    rules = (
-        *(_wrong(staging), _fastest(staging), _pin_to_copy(staging), _reuse(staging)),
-        *(_fresh(staging), _ring(staging), _halves(staging)),
-    )
-    return dearest_first([costed for rule in rules for costed in rule])
-
-
-def _wrong(staging: Staging) -> Iterator[Costed]:
-    if wrong := [cell for cell in staging.cells if cell.wrong_words]:
-        count = quantity("Wrong repeats", sum(cell.wrong_words or 0 for cell in wrong), "count")
-        first = f"The first case: {wrong[0].title}, {format_bytes(wrong[0].bytes)}."
-        yield 1.0, wrong_data("staging-wrong", count, title="Data arrived wrong", detail=first)
-
-
 def _fastest(staging: Staging) -> Iterator[Costed]:
     """Which way to take for data that lies in pageable memory and is used once."""
     plain, winners = staging.ways.get("plain"), staging.winners(uses=1)
     if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
         return
-    best, cost = winners[0], ratio(plain.wall_seconds, winners[0].wall_seconds)
-    better, pair = plain.is_slower_than(best), (plain.wall_seconds, best.wall_seconds)
+    best, better = winners[0], plain.is_slower_than(winners[0])
     size, compared = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
     yield say(
         TEXTS,
         "staging-fastest" if better else "staging-fastest/none",
         *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in compared),
-        cost=cost,
-        severity="warning" if better and cost >= COSTLY else None,
+        durations=plain.beside(best),
+        severity="by cost" if better else None,
         code=code(best.way, best.threads, staging.chunk_bytes) if better else None,
         staging=staging,
         plain=plain,
         best=best,
         wins=[format_bytes(at) for at in staging.sizes if _wins(staging, best.way, at)],
         threads=best.threads if "threads" in WAYS[best.way].kinds else None,
-        longer=times(cost, *pair),
         advice=_ADVICE.get(best.way, f"use {best.phrase}."),
         ties=[cell.phrase for cell in winners[1:]] or None,
     )
@@ -168,8 +150,7 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         TEXTS,
         "staging-pin-to-copy",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in compared),
-        cost=ratio(pin.wall_seconds, plain.wall_seconds),
-        longer=times(ratio(pin.wall_seconds, plain.wall_seconds), pin.wall_seconds, plain.wall_seconds),
+        durations=pin.beside(plain),
         in_its_place=register and "register the data",
         in_place=register and "registering",
         staging=staging,
@@ -186,13 +167,12 @@ def _fresh(staging: Staging) -> Iterator[Costed]:
         return
     pinned = pinned if pinned and pinned.wall_seconds.is_known else None
     cells = [cell for cell in (fresh, kept, pinned) if cell]
-    cost = ratio(fresh.wall_seconds, kept.wall_seconds)
     yield say(
         TEXTS,
         "staging-fresh",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in cells),
-        cost=cost,
-        severity=costing(cost),
+        durations=fresh.beside(kept),
+        severity="by cost",
         staging=staging,
         fresh=fresh,
         kept=kept,
@@ -206,16 +186,13 @@ def _ring(staging: Staging) -> Iterator[Costed]:
     ring, kept = staging.ring, staging.ways.get("back_plain")
     if ring is None or kept is None or not kept.is_slower_than(ring.cell):
         return
-    pair = (kept.wall_seconds, ring.cell.wall_seconds)
-    cost = ratio(*pair)
     yield say(
         TEXTS,
         "staging-ring",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in (ring.cell, kept, *ring.beside)),
-        cost=cost,
-        severity=costing(cost),
+        durations=kept.beside(ring.cell),
+        severity="by cost",
         code=code(ring.cell.way, ring.cell.threads, staging.chunk_bytes),
-        longer=times(cost, *pair),
         staging=staging,
         ring=ring,
         kept=kept,
@@ -232,14 +209,13 @@ def _halves(staging: Staging) -> Iterator[Costed]:
     ]
     values: dict[str, Any] = {"staging": staging, "ring": ring}
     if ring.slowed:
-        pairs = {WAYS[cell.way].words: (cell.wall_seconds, alone.wall_seconds) for cell, alone in ring.slowed}
+        pairs = {WAYS[cell.way].words: cell.beside(alone) for cell, alone in ring.slowed}
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
         yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
     if ring.cell.is_slower_than(ring.slower):
-        pair = (ring.cell.wall_seconds, ring.slower.wall_seconds)
-        longer, larger = times(ratio(*pair), *pair), 2 * staging.chunk_bytes
-        yield say(TEXTS, "staging-ring-late", *evidence, cost=ratio(*pair), longer=longer, larger=larger, **values)
+        pair, larger = ring.cell.beside(ring.slower), 2 * staging.chunk_bytes
+        yield say(TEXTS, "staging-ring-late", *evidence, durations=pair, larger=larger, **values)
 
 
 def _reuse(staging: Staging) -> Iterator[Costed]:
@@ -253,15 +229,13 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
         return
     if not again["plain"].is_slower_than(ranked[0]):
         return
-    pair = (again["plain"].wall_seconds, ranked[0].wall_seconds)
     why = "its copies are not faster"
     yield say(
         TEXTS,
         "staging-reuse",
         *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason=why) for cell, uses in paid),
         *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),
-        cost=ratio(*pair),
-        longer=times(ratio(*pair), *pair),
+        durations=again["plain"].beside(ranked[0]),
         code=code("in_place"),
         staging=staging,
         most=most,
@@ -272,3 +246,6 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
 
 def _from(uses: int | None) -> str:
     return "never" if uses is None else "from the first use on" if uses == 1 else f"from about {uses} uses on"
+
+
+RULES = (_fastest, _pin_to_copy, _reuse, _fresh, _ring, _halves)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Annotated
 
 from pinscope.analysis.cells import (
@@ -17,6 +18,7 @@ from pinscope.analysis.cells import (
     clearly_more,
     count,
     every_combination,
+    listed,
     mean,
     median,
     of_kind,
@@ -24,9 +26,9 @@ from pinscope.analysis.cells import (
 from pinscope.analysis.columns import Columns
 from pinscope.analysis.read_rows import Rows
 from pinscope.analysis.statistics import Summary, compared, measured, ratio
-from pinscope.analysis.texts import FORMS, about_times
+from pinscope.analysis.texts import FORMS, Wrong, about_times
 from pinscope.experiments.staging.ways import WAYS
-from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes, format_seconds
 
 USUAL_BYTES = 2**28
@@ -87,8 +89,12 @@ class Cell:
 
     def is_slower_than(self, other: Cell) -> bool:
         """Whether it clearly takes longer, and both times are figures."""
-        times = self.wall_seconds, other.wall_seconds
+        times = self.beside(other)
         return all(time.is_known for time in times) and clearly_more(*times)
+
+    def beside(self, other: Cell) -> tuple[Summary, Summary]:
+        """Both times."""
+        return self.wall_seconds, other.wall_seconds
 
     def paid_after(self, plain: Cell) -> int | None:
         """From how many uses of the same data it takes less time than plain copies; ``None``: never.
@@ -137,6 +143,12 @@ class Staging(Comparison[Cell]):
 
     chunk_bytes: int = 2**23
 
+    @property
+    def wrong(self) -> Wrong:
+        """Repeats in which words did not arrive."""
+        cases = [(f"{cell.title}, {format_bytes(cell.bytes)}", cell.wrong_words) for cell in self.cells]
+        return Wrong("staging-wrong", "Data arrived wrong", "repeats", cases)
+
     @cached_property
     def ways(self) -> Mapping[str, Cell]:
         """Of the usual size, used once."""
@@ -169,12 +181,10 @@ def of(run: ExperimentRun, rows: Rows) -> Staging | None:
 
 def verdict(staging: Staging) -> str | None:
     """The fastest way for one copy, beside a plain one; ``None``: too little."""
-    if any(cell.wrong_words for cell in staging.cells):
-        return "Data arrived wrong: do not trust any figure of this run."
     size, plain, winners = format_bytes(staging.size), staging.ways.get("plain"), staging.winners(uses=1)
     if not winners or plain is None:
         return _back(staging)
-    pair = (plain.wall_seconds, winners[0].wall_seconds)
+    pair = plain.beside(winners[0])
     if not plain.is_slower_than(winners[0]):
         takes = f" ({format_seconds(plain.seconds)})" if plain.wall_seconds.is_known else ""
         return f"Copy {size} once by a plain copy{takes}: no way is clearly faster."
@@ -187,7 +197,7 @@ def _back(staging: Staging) -> str | None:
     fresh, kept = map(staging.ways.get, ("back_fresh", "back_plain"))
     if fresh is None or kept is None or not fresh.is_slower_than(kept):
         return None
-    pair = (fresh.wall_seconds, kept.wall_seconds)
+    pair = fresh.beside(kept)
     size, pinned = format_bytes(staging.size), staging.ways.get("back_pinned")
     best = ", best pinned" if pinned and kept.is_slower_than(pinned) else ""
     times = about_times(ratio(*pair), *pair)
@@ -222,28 +232,22 @@ def headline(staging: Staging) -> Iterator[Quantity]:
 
 def tables(staging: Staging) -> Iterator[Table]:
     """Those that have rows."""
-    cases = [(size, uses) for size in staging.sizes for uses in staging.uses(size)]
+    cases = product(staging.sizes, staging.uses())
     ways = [(staging.winners(size, uses=uses), staging.at(size, uses=uses)) for size, uses in cases]
-    units = {
-        "size": "bytes",
-        "uses": "count",
-        "fastest from pageable memory": "text",
-        "it takes": "seconds",
-        "rate": "bytes/second",
-        "plain copies take × that": "ratio",
-        "made in pinned memory": "seconds",
-    }
-    fastest = [
-        (
-            *(best[0].bytes, best[0].uses, _titles(best), _known(best[0]), _known(best[0], best[0].bytes_per_second)),
-            compared("", at["plain"].wall_seconds, best[0].wall_seconds).value if "plain" in at else None,
-            _known(at["in_place"]) if "in_place" in at else None,
-        )
-        for best, at in ways
-        if best
-    ]
-    note = f"{AS_GOOD_WORDS} They are named with it, that with least processor time first. n/a: {VARIES}."
-    yield table("Which way is fastest", units, fastest, note)
+    yield listed(
+        "Which way is fastest",
+        [(best[0], _titles(best), at.get("plain"), at.get("in_place")) for best, at in ways if best],
+        {
+            "size": ("bytes", lambda row: row[0].bytes),
+            "uses": ("count", lambda row: row[0].uses),
+            "fastest from pageable memory": ("text", lambda row: row[1]),
+            "it takes": ("seconds", lambda row: _known(row[0])),
+            "rate": ("bytes/second", lambda row: _known(row[0], row[0].bytes_per_second)),
+            "plain copies take × that": ("ratio", lambda row: row[2] and compared("", *row[2].beside(row[0])).value),
+            "made in pinned memory": ("seconds", lambda row: row[3] and _known(row[3])),
+        },
+        f"{AS_GOOD_WORDS} They are named with it, that with least processor time first. n/a: {VARIES}.",
+    )
     yield every_combination(
         staging.cells, note="Medians; processor time is a mean, of all threads of the process and all uses."
     )

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pinscope.charts.marks import Chart, Square, matrix
+from pinscope.charts.marks import MOST_WIDE, Chart, Square, matrix
 from pinscope.charts.plot import RATE, Bar, TimePart, bars
 from pinscope.charts.theme import DIRECTION_TITLES
 from pinscope.experiments.topology.reading import TOWARDS, WAYS, Host
 from pinscope.records.run import ExperimentRun
 from pinscope.units import format_bandwidth, format_share
 
-MOST_WIDE = 4
-"""With more columns a phone has room for a few letters in each."""
 CONDITIONS = (
     TimePart("alone", "copy"),
     *(TimePart(f"all at once, {way.title}", way.style.colour) for way in WAYS.values() if way.style),
 )
 """In which a GPU copies, and the key of its colour."""
-Grids = dict[str, dict[tuple[str, str], Square]]
+Grids = dict[str, dict[tuple[int, int], Square]]
 
 
 def draw(run: ExperimentRun, host: Host) -> Iterator[Chart]:
@@ -40,12 +38,11 @@ def _pairs(host: Host) -> Iterator[Chart]:
             first, other = cell.gpus[0], cell.gpus[-1]
             rate, share = format_bandwidth(cell.rate), 1.0 if cell.alone_share is None else cell.alone_share
             if first == other:
-                square = Square(1.0, "" if small else f"alone<br>{rate}", f"GPU {first} alone, {TOWARDS[way]}: {rate}")
+                square = Square(1.0, f"alone<br>{rate}", f"GPU {first} alone, {TOWARDS[way]}: {rate}")
             else:
-                text = f"{100 * share:.0f}" if small else f"{format_share(share)}<br>{rate}"
                 hover = f"GPUs {first} and {other} {TOWARDS[way]}: {format_share(share)} of their rates alone, {rate}"
-                square = Square(share, text, hover)
-            grid[_name(first), str(other)] = grid[_name(other), str(first)] = square
+                square = Square(share, f"{format_share(share)}<br>{rate}", hover, f"{100 * share:.0f}")
+            grid[first, other] = grid[other, first] = square
     if grids:
         yield matrix(
             "topology-pairs",
@@ -54,8 +51,7 @@ def _pairs(host: Host) -> Iterator[Chart]:
             "rates alone; on the diagonal each GPU alone. Below 90 % the two slow each other; below 75 % they share an "
             "uplink, unless both directions run at once: then host memory can be the limit.",
             grids,
-            list(map(str, host.gpus)),
-            list(map(_name, host.gpus)),
+            host.gpus,
             ("GPU", "GPU"),
             "What pairs reach at once",
         )

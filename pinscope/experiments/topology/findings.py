@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
-from pinscope.analysis.texts import Costed, Text, dearest_first, say, times
+from pinscope.analysis.texts import Costed, Text, say, times
 from pinscope.experiments.topology import reading
-from pinscope.records.run import Finding, Quantity, costing, quantity, wrong_data
+from pinscope.records.run import Finding, Quantity, costing
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
@@ -95,30 +94,12 @@ TEXTS: Mapping[str, Text] = {
 }
 
 
-def findings(host: reading.Host) -> tuple[Finding, ...]:
-    """What is dearest to ignore first."""
-    rules = (_wrong, _pairs, _together, _nodes, _processes, _all_reduce)
-    return dearest_first(chain(chain.from_iterable(rule(host) for rule in rules), _slow(host)))
-
-
 def verdict(host: reading.Host, concluded: Sequence[Finding]) -> str | None:
     """Who shares an uplink, or that none does; of one GPU what it reaches; ``None`` where too little was measured."""
-    if any(cell.wrong_count for cell in host.cells) or any(beside.wrong_count for beside in host.besides):
-        return "Data arrived wrong on a GPU: do not trust any figure of this run."
     if not host.cells:
         return None
     slowed = (f"{finding.title}." for finding in concluded if finding.rule.startswith(reading.PAIRS_SLOWED))
     return next(slowed, None) or reading.all_words(host) or reading.single_words(host)
-
-
-def _wrong(host: reading.Host) -> Iterator[Costed]:
-    words = {reading.gpus_words(cell.gpus): cell.wrong_count or 0 for cell in host.cells if cell.wrong_count}
-    words |= {
-        f"beside all-reduce, {beside.direction}": beside.wrong_count for beside in host.besides if beside.wrong_count
-    }
-    if words:
-        wrong, detail = quantity("Wrong words", sum(words.values()), "count"), f"The first case: {next(iter(words))}."
-        yield 0.0, wrong_data("content-wrong", wrong, title="Data arrived wrong on a GPU", detail=detail)
 
 
 def _slower(rule: str, cell: reading.Cell, code: str | None = None, **values: Any) -> Costed:
@@ -225,7 +206,7 @@ def _all_reduce(host: reading.Host) -> Iterator[Costed]:
             "all-reduce-slowed",
             *(measured(f"{name}, {beside.direction}", figure, "seconds") for name, figure in figures.items()),
             cost=max(beside.reduce_ratio, beside.copies_ratio),
-            severity=costing(max(beside.reduce_ratio, beside.copies_ratio)),
+            severity="by cost",
             beside=beside,
             towards=f"{reading.TOWARDS[beside.direction]}s",
             reduce=times(beside.reduce_ratio, beside.reduce, beside.reduce_alone),
@@ -250,4 +231,7 @@ def _differ(
         evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
-        yield say(TEXTS, rule, *evidence, cost=times, severity=costing(times), **values)
+        yield say(TEXTS, rule, *evidence, cost=times, severity="by cost", **values)
+
+
+RULES = (_pairs, _together, _nodes, _processes, _all_reduce, _slow)

@@ -12,7 +12,7 @@ from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combinat
 from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, ratio, summarize
-from pinscope.analysis.texts import joined, part_of
+from pinscope.analysis.texts import Wrong, joined, part_of
 from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
 
@@ -186,6 +186,13 @@ class Host:
 
         return [replace(cell, alone=of_each(cell)) for cell in known]
 
+    @property
+    def wrong(self) -> Wrong:
+        """Words that did not arrive."""
+        cases = [(f"{gpus_words(cell.gpus)}, {cell.direction}", cell.wrong_count) for cell in self.cells]
+        cases += [(f"beside all-reduce, {beside.direction}", beside.wrong_count) for beside in self.besides]
+        return Wrong("content-wrong", "Data arrived wrong on a GPU", "words", cases)
+
     @cached_property
     def gpus(self) -> tuple[int, ...]:
         """All that copied."""
@@ -241,11 +248,6 @@ class Host:
 def of(run: ExperimentRun, rows: Rows) -> Host:
     """All that a run measured, as verdict, headline, tables, findings and charts ask for it."""
     return Host(rows, {device.index: device.name for device in run.environment.devices})
-
-
-def cells_of(rows: Rows) -> list[Cell]:
-    """Of a run's copies."""
-    return Host(rows).cells
 
 
 def share_of(cell: Cell) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, dearest_first, say
+from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
-from pinscope.records.run import Finding, Quantity, costing, quantity
+from pinscope.records.run import Quantity, quantity
 from pinscope.units import exact_bytes
 
 _CODE = """\
@@ -41,7 +41,7 @@ TEXTS: Texts = {
     "own-calls-wait": Text(
         when="a call of the process takes longer than the limit while one call pins or frees all memory",
         title="{wait.name} of the process took {wait.seconds:seconds} while [{taken} pinned {naive.bytes:bytes}]"
-        "[{naive.bytes:bytes} of {given_back} were given back] ({naive.of_repeats})",
+        "[{naive.bytes:bytes} of {given_back} were given back] ({naive.total_seconds.count:repeats})",
         detail="The thread that pins stops for {naive.total_seconds.median:seconds} itself." + _WHY,
         advice="Pin before the program starts to serve.[ If that is not possible, call pinned_empty({gentle.title}) "
         "from another thread, as the code does, and keep each copy inside one chunk, of pool.chunk bytes.]",
@@ -56,8 +56,8 @@ TEXTS: Texts = {
     ),
     "auto-keeps-limit": Text(
         when='no call takes longer than the limit while pinned_empty(chunk="auto") pins, but some while one call does',
-        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in {auto.of_repeats}; '
-        "the limit is {limit:seconds}",
+        title='With pinned_empty(chunk="auto") no call took longer than {wait.seconds:seconds} in '
+        "{auto.total_seconds.count:repeats}; the limit is {limit:seconds}",
         detail=_COST,
         advice="Where a program must pin while it serves, pin so: {naive.title} made a call wait "
         "{naive.longest.seconds:seconds}.",
@@ -66,15 +66,13 @@ TEXTS: Texts = {
 }
 
 
-def findings(serving: Serving) -> tuple[Finding, ...]:
-    """The gravest first."""
-    refused = not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
-    return dearest_first([*refused, *_one_piece(serving), *_auto(serving)])
-
-
 def code(nbytes: int, limit: float) -> str:
     """Pins so much beside a program that serves; needs CuPy and PinScope."""
     return _CODE.format(size=exact_bytes(nbytes), limit=limit)
+
+
+def _not_pinned(serving: Serving) -> Iterator[Costed]:
+    return not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
 
 
 def _one_piece(serving: Serving) -> Iterator[Costed]:
@@ -89,7 +87,7 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
         "own-calls-wait",
         *_waits(naive, *map(serving.way, (AUTO, TOUCH, IDLE))),
         cost=cost,
-        severity=costing(cost),
+        severity="by cost",
         code=code(naive.bytes, serving.limit) if gentle else None,
         naive=naive,
         gentle=gentle,
@@ -136,3 +134,6 @@ def _auto(serving: Serving) -> Iterator[Costed]:
 def _waits(*cells: Cell | None) -> Iterator[Quantity]:
     for cell in filter(None, cells):
         yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest.seconds, "seconds")
+
+
+RULES = (_not_pinned, _one_piece, _auto)

@@ -67,12 +67,6 @@ class Cell:
     pinned: bool | None
 
     @property
-    def of_repeats(self) -> str:
-        """Of how many repeats its longest waits are."""
-        count = self.total_seconds.count
-        return f"{count} repeat{'' if count == 1 else 's'}"
-
-    @property
     def bytes_per_second(self) -> Annotated[float | None, Value("rate", "bytes/second", "more")]:
         """How fast it pins."""
         return self.bytes / self.total_seconds.median if self.pins else None
@@ -204,7 +198,7 @@ class Serving:
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
     """All that a run measured, and how long a call might wait; ``None``: nothing yet."""
     serving = Serving(cells_of(rows), float(run.params.get("longest_wait", USUAL_LIMIT)))
-    return serving if serving.fastest else None
+    return serving if serving.cells else None
 
 
 def verdict(serving: Serving) -> str | None:

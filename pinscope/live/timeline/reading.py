@@ -11,7 +11,6 @@ from typing import Any
 
 from pinscope.analysis.read_rows import Kind, Row, grouped
 from pinscope.analysis.rules import LEAK_BYTES, Amounts, Growth, gap_seconds, held_bytes, steady_growth
-from pinscope.analysis.statistics import summarize
 from pinscope.records.figure import figures
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity, table
@@ -103,8 +102,6 @@ class Watched:
     end_seconds: float
     probed: bool
     """Registrations were followed."""
-    chosen: bool
-    """Only certain processes were watched."""
     host: tuple[Row, ...]
     lives: tuple[Life, ...]
     """Most bytes at their peak first."""
@@ -134,14 +131,14 @@ def of(run: Run, rows: Sequence[Row]) -> Watched:
     """Sort the rows of a timeline out."""
     host = tuple(row for row in rows if row["kind"] == "host")
     end = max((row["elapsed_seconds"] for row in rows), default=0.0)
-    interval = _interval(run, host)
+    asked = run.params.get("interval_seconds")
+    interval = float(asked) if isinstance(asked, int | float) and asked > 0 else 1.0
     lives = sorted(_lives(rows, host, end), key=lambda life: life.peak_bytes or 0, reverse=True)
     devices = grouped((row for row in rows if row["kind"] == "device"), lambda row: int(row["device"]))
     return Watched(
         interval_seconds=interval,
         end_seconds=end,
         probed=bool(run.params.get("probe")),
-        chosen=bool(run.params.get("pids")),
         host=host,
         lives=tuple(lives),
         devices={index: tuple(devices[index]) for index in sorted(devices)},
@@ -215,16 +212,6 @@ def sampled(amounts: Amounts, times: Iterable[float], until: float) -> list[tupl
             place += 1
         samples.append((at, amounts[place][1]))
     return samples
-
-
-def _interval(run: Run, host: Sequence[Row]) -> float:
-    """As it was asked for; a timeline that does not say is judged by its samples."""
-    asked = run.params.get("interval_seconds")
-    if isinstance(asked, int | float) and asked > 0:
-        return float(asked)
-    times = [row["elapsed_seconds"] for row in host]
-    apart = [after - before for before, after in pairwise(times)]
-    return summarize(apart).median if apart else 1.0
 
 
 def _lives(rows: Sequence[Row], host: Sequence[Row], end: float) -> Iterable[Life]:

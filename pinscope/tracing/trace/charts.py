@@ -91,7 +91,7 @@ def _time(seen: Seen, sites: Sequence[Site]) -> Chart:
 def timeline(stretch: Stretch) -> Chart:
     """The timeline of a stretch: one panel for the CPU, and two for each GPU, copies and kernels."""
     drawn = _panels(stretch)
-    scale, unit = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
+    scale, unit = seconds_unit(stretch.seconds)
     heights = [_height(stretch, parts) for _, parts in drawn]
     figure = panels([title for title, _ in drawn], heights, gap=GAP_PIXELS)
     for row, (_, parts) in enumerate(drawn, start=1):
@@ -107,20 +107,20 @@ def timeline(stretch: Stretch) -> Chart:
             figure.add_trace(_NOTHING, row=row, col=1)
             figure.update_yaxes(showticklabels=False, ticks="", showgrid=False, zeroline=False, row=row, col=1)
     figure.update_layout(barmode="overlay", hovermode="closest", bargap=0.15)
-    figure.update_xaxes(range=[0, (stretch.end_ns - stretch.begin_ns) / 1e9 / scale])
+    figure.update_xaxes(range=[0, stretch.seconds / scale])
     figure.update_xaxes(title_text=f"Time since {_since(stretch)} ({unit})", row=len(drawn), col=1)
     return Chart("trace-timeline", TITLE, _caption(stretch), figure, _alt(stretch))
 
 
 def moment(stretch: Stretch, x: float) -> int:
     """What a place on the x axis of the stretch's timeline stands for: nanoseconds since the program's start."""
-    scale, _ = seconds_unit((stretch.end_ns - stretch.begin_ns) / 1e9)
+    scale, _ = seconds_unit(stretch.seconds)
     return stretch.begin_ns + round(x * scale * 1e9)
 
 
 def _since(stretch: Stretch) -> str:
     """When the stretch begins, as exactly as its length asks for."""
-    places = min(max(2 - math.floor(math.log10((stretch.end_ns - stretch.begin_ns) / 1e9)), 0), 9)
+    places = min(max(2 - math.floor(math.log10(stretch.seconds)), 0), 9)
     since = f"{stretch.begin_ns / 1e9:.{places}f}"
     return "the program's start" if float(since) == 0 else f"{since} s after the program's start"
 
@@ -135,11 +135,11 @@ def draw_attached(rows: Sequence[Row], attached: Attached) -> Iterator[Chart]:
 
 
 def _caption(stretch: Stretch) -> str:
-    length = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9)
+    length = format_seconds(stretch.seconds)
     if not stretch.events:
         return f"No call, copy or kernel ran in these {length}."
     what = f"{stretch.events:,} {'call, copy or kernel' if stretch.events == 1 else 'calls, copies and kernels'}"
-    piece = format_seconds((stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES)
+    piece = format_seconds(stretch.seconds / PIECES)
     parts = [
         f"{what} in {length}, one by one; a row is a thread or a stream."
         if stretch.singles
@@ -156,7 +156,7 @@ def _alt(stretch: Stretch) -> str:
     busy = [
         (
             _series(part)[0] + (f", {_device(stretch, part[2:])}" if part[2] >= 0 else ""),
-            format_seconds(float(pieces.sum()) * (stretch.end_ns - stretch.begin_ns) / 1e9 / PIECES),
+            format_seconds(float(pieces.sum()) * stretch.seconds / PIECES),
         )
         for part, pieces in sorted(stretch.at_once.items())
     ]
@@ -169,31 +169,27 @@ def _series(part: Series) -> tuple[str, str]:
 
 def _devices(stretch: Stretch) -> list[tuple[int, int]]:
     """GPUs, each with the process that sees it so."""
-    return sorted({(device, process) for _, device, process in _all_panels(stretch) if device >= 0})
-
-
-def _all_panels(stretch: Stretch) -> set[tuple[str, int, int]]:
-    """What the whole trace has, also where nothing of it ran in the stretch: so no panel jumps."""
-    return {*stretch.whole.panels, *((name, device, process) for name, _, device, process in stretch.at_once)}
+    return sorted({(device, process) for _, device, process in stretch.whole.panels if device >= 0})
 
 
 def _device(stretch: Stretch, number: tuple[int, int]) -> str:
     device, process = number
-    return f"GPU {device} of {stretch.processes[process]}" if process else f"GPU {device}"
+    return f"GPU {device} of {stretch.whole.processes[process]}" if process else f"GPU {device}"
 
 
 def _panels(stretch: Stretch) -> list[tuple[str, list[Series]]]:
-    """Title and contents of each panel, from the top. One in which nothing ran says so."""
+    """Title and contents of each panel of the whole trace, from the top: so none jumps. One in which nothing ran says
+    so."""
     devices = _devices(stretch)[:MOST_DEVICES]
     wanted = [("calls", (-1, 0)), *((name, device) for device in devices for name in ("copies", "kernels"))]
     titled = []
     computes = bool(stretch.whole.parts.get("kernels"))  # then that a GPU stood idle is what there is to see
     for name, device in wanted:
         parts = sorted(part for part in stretch.at_once if part[0] == name and part[2:] == device)
-        if parts or (name, *device) in _all_panels(stretch) or (computes and name == "kernels"):
+        if parts or (name, *device) in stretch.whole.panels or (computes and name == "kernels"):
             title = "CPU, in calls of CUDA" if name == "calls" else f"{_device(stretch, device)}, {name}"
             titled.append((title if parts else f"{title}: none", parts))
-    return titled or [("Nothing ran", [])]
+    return titled
 
 
 def _height(stretch: Stretch, parts: Sequence[Series]) -> int:
@@ -205,7 +201,7 @@ def _height(stretch: Stretch, parts: Sequence[Series]) -> int:
 
 def _area(stretch: Stretch, part: Series, row: int, scale: float) -> go.Scatter:
     name, colour = _series(part)
-    edges = np.linspace(0, (stretch.end_ns - stretch.begin_ns) / 1e9, PIECES + 1)
+    edges = np.linspace(0, stretch.seconds, PIECES + 1)
     pieces = np.append(stretch.at_once[part], stretch.at_once[part][-1])  # the last one's step ends at the last edge
     return go.Scatter(
         x=edges / scale,

@@ -12,7 +12,7 @@ from pinscope.analysis.comparison import Comparison, exact
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.tracing.sites import WORTH, line_name
-from pinscope.tracing.trace.costs import lines_in
+from pinscope.tracing.trace.answer import lines_in
 from pinscope.tracing.trace.reading import Traced
 from pinscope.units import format_seconds
 

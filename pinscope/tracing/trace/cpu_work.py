@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pinscope.analysis.read_rows import Row, grouped
-from pinscope.records.run import Table
+from pinscope.analysis.texts import Text, Texts, say
+from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import Seen, Site, line_name, place_in, table_of_lines
+from pinscope.tracing.sites import Seen, Site, line_key, line_name, table_of_lines
+from pinscope.tracing.trace.costs import Cost, saves, share_of_time, told, took
 from pinscope.units import format_seconds
 
 Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 """What makes the work go: ``convert`` or ``gather`` on the GPU, ``pin`` once, ``fetch`` into memory that is kept,
 ``receive`` by a DataLoader that pins, or ``make`` the data in pinned memory."""
 _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
-FIRST: dict[Remedy, str] = {
-    "convert": "Convert on the GPU, not at {}",
-    "gather": "Rearrange on the GPU, not at {}",
-    "pin": "Pin once at {}, not {:,} times",
-    "fetch": "Fetch into kept memory at {}",
-    "receive": "Let the DataLoader of {} pin",
-    "make": "Fill pinned memory at {}",
+REMEDIES: Mapping[Remedy, tuple[str, str]] = {
+    "convert": ("convert on the GPU", "Convert on the GPU, not at {}"),
+    "gather": ("copy it contiguous, rearrange on the GPU", "Rearrange on the GPU, not at {}"),
+    "pin": ("pin once, use it again", "Pin once at {}, not {:,} times"),
+    "fetch": ("copy into pinned memory that is kept", "Fetch into kept memory at {}"),
+    "receive": ("DataLoader(pin_memory=True)", "Let the DataLoader of {} pin"),
+    "make": ("make the data in pinned memory", "Fill pinned memory at {}"),
 }
-"""How advice on the line of that name begins."""
+"""What to change in a few words, and how advice on the line of that name begins."""
+NOT_COUNTED = "another system or an earlier version counted none"
+_TITLE = (
+    "{line} keeps the CPU {held:seconds} in {count:,} calls of {call}[: without it about {saved:seconds} less, {share}]"
+)
+_DETAIL = "{where}[ {parts}][ It has {faults:,} page faults.]"
+_CONVERT = (
+    "Copy in its own type with non_blocking=True and convert on the GPU: .to('cuda', non_blocking=True).to(dtype)."
+)
+_GATHER = "Copy the whole as it lies in memory, and slice or transpose it on the GPU."
+_HIDDEN = (
+    "{line} copies pinned memory through pageable memory[: straight it would take about {saved:seconds} less, {share}]"
+)
+_HIDDEN_DETAIL = "{where} The source is pinned, but the library makes a temporary on the CPU: {reason}."
+CPU_TEXTS: Texts = {
+    "cpu-work": Text(
+        "calls of a line that move or pin data are on the CPU, beside the driver's calls, for a hundredth of the time",
+        _TITLE,
+        _DETAIL,
+        "Make the data in pinned memory that is kept (torch.empty with pin_memory=True, cupyx.empty_pinned), and copy "
+        "from there (copy_, ndarray.set): this call copies it on the CPU first.",
+    ),
+    "cpu-work/convert": Text("the same, where the data gets another type", _TITLE, _DETAIL, _CONVERT),
+    "cpu-work/gather": Text("the same, where the data is not contiguous", _TITLE, _DETAIL, _GATHER),
+    "cpu-work/pin": Text(
+        "the same of pin_memory()",
+        _TITLE,
+        _DETAIL,
+        "Pin once, before the loop, and use it again: pin_memory() copies all of the data each time. Where it is new "
+        "each time, have it made in a pinned buffer that is kept.",
+    ),
+    "cpu-work/fetch": Text(
+        "the same of copies to the host",
+        _TITLE,
+        _DETAIL,
+        "Copy into pinned memory that is allocated once and used again, and wait before you read it. JAX has no such "
+        "call: there begin the copy earlier, by copy_to_host_async().",
+    ),
+    "cpu-work/receive": Text(
+        "the same of what a DataLoader's workers send",
+        _TITLE,
+        _DETAIL,
+        "DataLoader(pin_memory=True) receives in a thread of its own. Fewer tensors in a batch cost less: each is "
+        "opened and mapped by itself.",
+    ),
+    "hidden-temporary/convert": Text(
+        "large copies are pageable although their source is pinned, as the data gets another type",
+        _HIDDEN,
+        _HIDDEN_DETAIL,
+        _CONVERT,
+    ),
+    "hidden-temporary/gather": Text(
+        "the same, where it is not contiguous", _HIDDEN, _HIDDEN_DETAIL, f"{_GATHER} Its copy is asynchronous then."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +125,11 @@ class WorkingLine:
         slower = sum(map(_slower, self.beside)) if self.remedy == "pin" else 0.0
         return max(float(idle + again) + slower + sum(_saved(site, self.row) for site in self.hidden), 0.0)
 
-    def is_pageable(self, seen: Seen) -> bool:
-        """Whether the line makes pageable copies: pinned memory helps both."""
-        return any(_place(site.row) == _place(self.row) for site in seen.pageable)
+    @property
+    def parts_words(self) -> str | None:
+        """How the work comes together, as a sentence; ``None`` of a single call."""
+        parts = [f"{format_seconds(row['host_seconds'])} in {row['call']}" for row in self.rows[:3]]
+        return f"On the CPU: {', '.join(parts)}." if len(parts) > 1 else None
 
     @property
     def remedy(self) -> Remedy | None:
@@ -92,9 +151,9 @@ class WorkingLine:
 def working_lines(seen: Seen) -> tuple[WorkingLine, ...]:
     """Lines that are on the CPU for a part of the time, or copy pinned memory through pageable memory; the longest
     first."""
-    by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), _place)
-    hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: _place(site.row))
-    pinning = grouped(seen.allocations, _place)
+    by_line = grouped((row for row in seen.host_calls if row["call"] != NEXT), line_key)
+    hidden = grouped((site for site in seen.pageable if is_hidden(site)), lambda site: line_key(site.row))
+    pinning = grouped(seen.allocations, line_key)
     pinned = grouped((site for site in seen.sites if site.is_pinned), lambda site: site.row["process"])
     lines = [
         WorkingLine(
@@ -141,17 +200,44 @@ def is_hidden(site: Site) -> bool:
 
 def pins_again(seen: Seen) -> tuple[Row, ...]:
     """Lines that pin memory again and again, but for those of :func:`working_lines`, whose work has it."""
-    working = {_place(line.row) for line in working_lines(seen)}
-    return tuple(row for row in seen.churn if _place(row) not in working)
+    working = {line_key(line.row) for line in working_lines(seen)}
+    return tuple(row for row in seen.churn if line_key(row) not in working)
 
 
-def _place(row: Row) -> tuple[object, ...]:
-    return *place_in(row), row["process"]
-
-
-def first_advice(line: WorkingLine) -> str:
-    """What to do about the work of a line, as a verdict begins."""
-    return FIRST[line.remedy or "make"].format(line.name, line.row["count"])
+def working(seen: Seen) -> Iterator[Cost]:
+    """What the CPU does for copies beside the driver's calls. Where the line's copies are to come from pinned memory
+    anyway, that is all there is to do."""
+    pinned_anyway = {line_key(site.row) for site, _ in seen.accused if not is_hidden(site)}
+    for line in working_lines(seen):
+        row, saved, remedy = line.row, line.saved, line.remedy or "make"
+        whole, faults = seen.seconds_from_first(row), sum(row["minor_faults"] or 0 for row in line.rows)
+        rule = "hidden-temporary" if line.hidden and remedy in ("convert", "gather") else "cpu-work"
+        reasons = (each["reason"] for each in (*(site.row for site in line.hidden), row) if each["reason"])
+        finding = say(
+            CPU_TEXTS,
+            rule if remedy == "make" else f"{rule}/{remedy}",
+            quantity("Calls", row["count"], "count"),
+            quantity("Bytes", row["bytes"], "bytes"),
+            quantity("On the CPU, pinning too", line.seconds, "seconds"),
+            quantity("The whole calls", sum(row["call_seconds"] for row in line.rows), "seconds"),
+            quantity("GPUs idle meanwhile", sum(row["idle_seconds"] for row in line.rows), "seconds"),
+            quantity("Page faults", faults, "count", reason=NOT_COUNTED),
+            quantity("Memory newly pinned", row["newly_pinned_bytes"], "bytes", reason=NOT_COUNTED),
+            quantity("Saved without this work (about)", saved, "seconds"),
+            severity=costing(whole / (whole - saved) if 0 < saved < whole else 1.0),
+            held=line.seconds,
+            saved=saved or None,
+            share=share_of_time(seen, row, saved),
+            parts=line.parts_words,
+            faults=faults or None,
+            **told(row, reason=next(reasons, "")),
+        )
+        to_do, begins = REMEDIES[remedy]
+        if line.remedy == "make" and line_key(row) in pinned_anyway:
+            to_do = ""
+        cost = Cost(row, rule, line.seconds, saved, to_do, "", finding)
+        gain = saves(seen, row, saved) if cost.saves_much(seen) else f"it kept the CPU {took(seen, row, line.seconds)}"
+        yield replace(cost, advice=f"{begins.format(line.name, row['count'])}: {gain}.")
 
 
 def table_of_work(seen: Seen) -> Table:
@@ -177,9 +263,3 @@ def table_of_work(seen: Seen) -> Table:
         "would take less without this work. Processor time and page faults are those of the calling thread. Newly "
         "pinned: else memory that the library had kept was used again.",
     )
-
-
-def words_of_parts(line: WorkingLine) -> str | None:
-    """How the work of a line comes together, as a sentence; ``None`` of a single call."""
-    parts = [f"{format_seconds(row['host_seconds'])} in {row['call']}" for row in line.rows[:3]]
-    return f"On the CPU: {', '.join(parts)}." if len(parts) > 1 else None

@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.records.run import Run, Table, quantity
-from pinscope.tracing.cuda_errors import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY
-from pinscope.tracing.failed_calls import READS_ERROR
+from pinscope.records.run import Table, quantity
+from pinscope.tracing.failed_calls import ALREADY_REGISTERED, LOSES_CONTEXT, OUT_OF_MEMORY, READS_ERROR
 from pinscope.tracing.sites import MOST_SHOWN, UNKNOWN_LINE, Seen, headed_table, line_name
+from pinscope.tracing.trace.costs import told
 
 _ASKS = re.compile(
     r"cu(da)?(\w*Get\w*(Attribute|Propert|Count|Current|Flags|ProcAddress|EntryPoint|ExportTable|State|Info|Limit|Device$"
@@ -25,7 +25,7 @@ MOST_FAILED = 5
 """Calls with a finding of their own; the table has all."""
 UNNOTICED = "failed calls were not noticed: that takes x86-64, and a system that lets a program make code"
 """Why there is nothing to say of them."""
-_RETURNED = "{line}: {call} returned error {error}, {name}[, {times:,} times][; {noticed} met that error]"
+_RETURNED = "{line}: {call} returned error {error}, {error_name}[, {times:,} times][; {noticed} met that error]"
 _WHERE = "{where}[ {earlier}][ {met}]"
 _ANSWERS = "Look at the answer of each call of CUDA; cudaGetLastError() clears the error that a call has left behind."
 TEXTS: Texts = {
@@ -54,14 +54,14 @@ TEXTS: Texts = {
     ),
     "failed-calls/left-behind": Text(
         "the same, where a call before had failed that was not noticed, and left the error to be read here",
-        "{line} read error {error}, {name}, which an earlier call had left behind[, {times:,} times]",
+        "{line} read error {error}, {error_name}, which an earlier call had left behind[, {times:,} times]",
         "{where}[ {earlier}]",
         f"Look for the call before this line that fails. {_ANSWERS}",
         "critical",
     ),
     "failed-calls/kernel": Text(
         "an error by a kernel, after which each call of the process fails",
-        "A kernel failed with error {error}, {name}; {line} was told first[, {later:,} calls later]",
+        "A kernel failed with error {error}, {error_name}; {line} was told first[, {later:,} calls later]",
         "{where}[ {earlier}] Kernels run behind the line that launches them.",
         "Run it with CUDA_LAUNCH_BLOCKING=1: then the line that launches the kernel gets the error. "
         "'compute-sanitizer python …' names the access.",
@@ -113,9 +113,8 @@ def _other_line(row: Row, which: str) -> str | None:
     return f"{PurePath(file).name}:{row[f'{which}_line']}" if file else UNKNOWN_LINE
 
 
-def failed_verdict(run: Run, seen: Seen) -> str:
+def failed_verdict(seen: Seen) -> str:
     """The first call that failed; empty where none did."""
-    del run
     failed = alarming(seen)
     if not failed:
         return ""
@@ -155,27 +154,14 @@ def failed_findings(seen: Seen) -> Iterator[Costed]:
             quantity("Error", row["error"], "count"),
             quantity("Calls", row["count"], "count"),
             quantity("Bytes asked for", row["bytes"], "bytes", reason="the function takes no number of bytes"),
-            line=failed_line(row),
-            call=row["call"],
-            error=row["error"],
-            name=row["error_name"],
             times=row["count"] if row["count"] > 1 else None,
             noticed=noticed,
-            where=_where(row),
-            earlier=_earlier(row) or None,
             met=f"{noticed} only read the error that this call had left behind, and is not to blame."
             if noticed
             else None,
             later=later or None,
+            **told(row, line=failed_line(row), earlier=_earlier(row) or None),
         )
-
-
-def _where(row: Row) -> str:
-    if not row["file"]:
-        return "The Python line is not known."
-    source = f": {row['source_line']}" if row["source_line"] else ""
-    about = "A thread without Python made the call while the main thread stood at l" if row["is_elsewhere"] else "L"
-    return f"{about}ine {row['line']} of {row['file']}, in {row['function']}{source.rstrip('.')}."
 
 
 def _earlier(row: Row) -> str:

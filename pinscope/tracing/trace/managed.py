@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.texts import Costed, Text, Texts, say
+from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.sites import WORTH, Seen, line_name, table_of_lines
+from pinscope.tracing.trace.costs import Cost, told
 from pinscope.units import format_about, format_bytes, format_share
 
-MOST_ACCUSED = 5
-"""Lines with a finding of their own; the table has all."""
 NO_PINNED_RATE = "no run of bandwidth says the rate of pinned copies"
 TEXTS: Texts = {
     "managed-memory": Text(
         "page faults of a line move managed memory, which takes a hundredth of the time",
         "{line}: page faults moved {moved:bytes} of managed memory, for which {who} {spent:seconds}, {share:share} of "
         "the time",
-        "{where} {to_gpu:bytes} moved to the GPU, in {groups:,} groups of its page faults, and {to_host:bytes} to the "
-        "host, in {faults:,} of the CPU's[; as copies from pinned memory that takes about {copied:seconds}].",
+        "{where} {to_gpu_bytes:bytes} moved to the GPU, in {gpu_fault_groups:,} groups of its page faults, and "
+        "{to_host_bytes:bytes} to the host, in {cpu_faults:,} of the CPU's[; as copies from pinned memory that takes "
+        "about {copied:seconds}].",
         "Prefetch the data before it is touched (cudaMemPrefetchAsync), or make it in pinned memory and copy it.",
     )
 }
@@ -37,10 +37,10 @@ device.set(array, stream=stream)
 def managed_words(seen: Seen) -> str:
     """That managed memory is not followed, as a sentence; empty where none is known to be used, or it was."""
     program = seen.program
-    if program and program["migrations_recorded"]:
+    if program["migrations_recorded"]:
         return ""
-    size = f", {format_bytes(program['managed_bytes'])}" if program and program["managed_bytes"] else ""
-    is_refused = program is not None and program["migrations_recorded"] is False
+    size = f", {format_bytes(program['managed_bytes'])}" if program["managed_bytes"] else ""
+    is_refused = program["migrations_recorded"] is False
     if not (size or is_refused or any("managed" in (site.row["source"], site.row["target"]) for site in seen.sites)):
         return ""
     why = " The driver gives no counters of it." if is_refused else ""
@@ -69,36 +69,15 @@ def accused(seen: Seen) -> list[Row]:
     return sorted(lines, key=spent_seconds, reverse=True)
 
 
-def copied_seconds(seen: Seen, row: Row) -> float | None:
-    """What the same bytes would take as copies from pinned memory; ``None`` where no run says it."""
-    return None if seen.pinned_h2d is None else faulted_bytes(row) / seen.pinned_h2d
-
-
-def managed_saving(seen: Seen, row: Row) -> float | None:
-    """What copies in place of a line's page faults save, in seconds; ``None`` where no run says what copies take, or
-    where the CPU stood at the line: what it does there itself is part of that time."""
-    copied, spent = copied_seconds(seen, row), spent_seconds(row)
-    return max(spent - copied, 0.0) if copied is not None and spent == row["kernel_seconds"] else None
-
-
-def managed_advice(seen: Seen, row: Row) -> str:
-    """What to do about a line that is accused."""
-    took = f"page faults of managed memory took {format_about(spent_seconds(row))}"
-    return f"Prefetch or copy what {line_name(row)} touches: {took} ({format_share(_share(seen, spent_seconds(row)))})."
-
-
-def managed_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed]:
-    """Each of the lines that are accused.
-
-    Args:
-        seen: the trace.
-        where: the line itself, as a sentence.
-    """
-    for row in accused(seen)[:MOST_ACCUSED]:
+def managed(seen: Seen) -> Iterator[Cost]:
+    """Page faults of a line that move managed memory."""
+    for row in accused(seen):
         spent, moved = spent_seconds(row), faulted_bytes(row)
-        copied = copied_seconds(seen, row)
+        copied = moved / seen.pinned_h2d if seen.pinned_h2d else None  # the same bytes, from pinned memory
+        share = min(spent / seen.seconds, 1.0) if seen.seconds else 0.0
         saved = 0.0 if copied is None else max(spent - copied, 0.0)
-        yield say(
+        is_of_kernels = spent == row["kernel_seconds"]
+        finding = say(
             TEXTS,
             "managed-memory",
             quantity("Moved to the GPU", row["to_gpu_bytes"], "bytes"),
@@ -111,18 +90,20 @@ def managed_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed
             quantity("Copied from pinned memory (about)", copied, "seconds", reason=NO_PINNED_RATE),
             severity=costing(seen.seconds / (seen.seconds - saved) if 0 < saved < seen.seconds else 1.0),
             code=PREFETCH_CODE,
-            line=line_name(row),
             moved=moved,
-            who="its kernels ran" if spent == row["kernel_seconds"] else "the CPU stood there",
+            who="its kernels ran" if is_of_kernels else "the CPU stood there",
             spent=spent,
-            share=_share(seen, spent),
-            where=where(row),
-            to_gpu=row["to_gpu_bytes"],
-            to_host=row["to_host_bytes"],
-            groups=row["gpu_fault_groups"],
-            faults=row["cpu_faults"],
+            share=share,
             copied=copied,
+            **told(row),
         )
+        # Where the CPU stood at the line, what it does there itself is part of that time.
+        known = None if copied is None or not is_of_kernels else saved
+        advice = (
+            f"Prefetch or copy what {line_name(row)} touches: page faults of managed memory took {format_about(spent)} "
+            f"({format_share(share)})."
+        )
+        yield Cost(row, "managed-memory", spent, known, "prefetch it, or copy it", advice, finding)
 
 
 def managed_table(seen: Seen) -> Table:
@@ -145,7 +126,3 @@ def managed_table(seen: Seen) -> Table:
         "program stood then: that was noted every 5 ms. Kernels ran: those that waited for pages, with what they "
         "computed. CPU held: from the first fault to the last, each time that it stood at the line.",
     )
-
-
-def _share(seen: Seen, seconds: float) -> float:
-    return min(seconds / seen.seconds, 1.0) if seen.seconds else 0.0

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pinscope.analysis.read_rows import Row
-from pinscope.analysis.texts import Costed, Text, Texts, say
+from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, quantity
 from pinscope.tracing.sites import MOST_SHOWN, MOSTLY, Seen, Site, headed_table
+from pinscope.tracing.trace.costs import Cost, blocked, told, took
 
 MOST_TOLD = 3
 """Of each kind; the table has all."""
-_WORDS = {"sent_again": "sent again", "brought_back": "brought back"}
+KINDS: Mapping[str, tuple[str, str, str]] = {
+    "brought_back": ("data-brought-back", "keep the host's copy", "Copy nothing back that {} brings unchanged"),
+    "sent_again": ("data-sent-again", "keep it on the GPU", "Keep on the GPU what {} sends again"),
+}
+"""Kind of row → rule, what to change in a few words, and as a sentence begins."""
 _AGAIN = "{line} sends the same data again, by samples: about {times:,} of {count:,} copies, {bytes:bytes}"
 _SAMPLED = (
     "{where} 512 bytes of each of {sampled:,} copies were looked at; without these copies the program would take at "
@@ -86,18 +91,13 @@ def needless_copies(seen: Seen, kind: str) -> tuple[Needless, ...]:
     return tuple(sorted(worth, key=lambda each: -each.row["bytes"]))
 
 
-def needless_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Costed]:
-    """Of each line that copies what need not be copied.
-
-    Args:
-        seen: the trace.
-        where: names the line itself.
-    """
-    for kind, rule in (("brought_back", "data-brought-back"), ("sent_again", "data-sent-again")):
-        for each in needless_copies(seen, kind)[:MOST_TOLD]:
+def needless(seen: Seen) -> Iterator[Cost]:
+    """Copies that need not be, as far as samples show; what is saved at most is not what is known to be saved."""
+    for kind, (rule, to_do, begins) in KINDS.items():
+        for place, each in enumerate(needless_copies(seen, kind)):
             row, site = each.row, each.site
             is_accelerate = kind == "sent_again" and "/accelerate/" in (site.row["library_file"] or "")
-            yield say(
+            finding = say(
                 NEEDLESS_TEXTS,
                 f"{rule}{'/accelerate' if is_accelerate else ''}",
                 quantity("Copies that need not be (about)", row["count"], "count"),
@@ -105,15 +105,14 @@ def needless_findings(seen: Seen, where: Callable[[Row], str]) -> Iterator[Coste
                 quantity("Copies looked at", row["sampled_count"], "count"),
                 quantity("Saved without them (at most)", each.seconds, "seconds"),
                 severity="note",  # what is on the GPU may not fit there, or be written to
-                line=site.name,
                 sender=each.sender.name if each.sender else "a line that is left out",
                 times=row["count"],
-                count=site.row["count"],
-                bytes=row["bytes"],
                 sampled=row["sampled_count"],
                 saved=each.seconds,
-                where=where(site.row),
+                **told(site.row, bytes=row["bytes"]),
             )
+            advice = f"{begins.format(site.name)}: {blocked(site)} {took(seen, site.row, each.seconds)}."
+            yield Cost(site.row, rule, each.seconds, None, to_do, advice, finding if place < MOST_TOLD else None)
 
 
 def table_of_needless(seen: Seen) -> Table:
@@ -125,7 +124,7 @@ def table_of_needless(seen: Seen) -> Table:
         [
             {
                 "line": ("text", sites[row["number"]].name),
-                "what": ("text", _WORDS[row["kind"]]),
+                "what": ("text", row["kind"].replace("_", " ")),
                 "copies": ("count", row["count"]),
                 "of": ("count", sites[row["number"]].row["count"]),
                 "bytes": ("bytes", row["bytes"]),

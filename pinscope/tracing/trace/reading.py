@@ -25,95 +25,55 @@ from pinscope.tracing.sites import (
     seen_in,
     table_of_lines,
 )
-from pinscope.tracing.trace.answer import answer_tables
-from pinscope.tracing.trace.costs import ranked, total_share
+from pinscope.tracing.trace.answer import answer_tables, ranked, total_share
 from pinscope.tracing.trace.cpu_work import table_of_work, working_lines
 from pinscope.tracing.trace.failed_calls import failed_table, failed_verdict
-from pinscope.tracing.trace.hazards import (
-    Waited,
-    early_reads_table,
-    hazard_verdict,
-    unwatched_words,
-    waited_headline,
-    waited_in,
-    waited_tables,
-    waited_verdict,
-)
+from pinscope.tracing.trace.hazards import early_reads_table, hazard_verdict, unwatched_words
 from pinscope.tracing.trace.managed import managed_table, managed_words
 from pinscope.tracing.trace.needless import table_of_needless
-from pinscope.tracing.trace.source_memory import memory_words
+from pinscope.tracing.trace.pageable import memory_words
 from pinscope.tracing.trace.unrecorded import children_words, unseen_words
-from pinscope.tracing.trace.what_if import WhatIf, what_if_headline, what_if_in, what_if_tables, what_if_verdict
+from pinscope.tracing.trace.what_if import Pinned, Waited, second_run_in
 from pinscope.units import format_bytes, format_seconds, format_share
 
 NO_RATE = "no run of bandwidth says the rate of pinned copies"
 NO_KERNELS = "the program ran no kernel"
 
 
-def origin(run: Run, parameter: str) -> str | None:
-    """Where rates come from. A run from elsewhere may hold anything."""
-    value = run.params.get(parameter)
-    return value if isinstance(value, str) else None
-
-
-# Sentences
-
-
-def pinned_memory(site: Site) -> str:
-    """What pinned memory would be to the copies of a line, as a sentence begins."""
-    if site.loader_saved is not None:
-        return "With DataLoader(pin_memory=True)"
-    return "Into pinned memory" if site.row["direction"] == "d2h" else "With its data made in pinned memory"
-
-
-def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
-    """``21.2 % of the 265 ms from its first copy on``: how much that is for a line of copies or other calls."""
-    whole = seen.seconds_from_first(row)
-    share = format_share(min(seconds / whole, 1.0)) if whole else format_share(0.0)
-    if whole == seen.seconds:
-        return f"{share} of {format_seconds(whole)}"
-    first = {"site": "copy", "synchronisation": "wait"}.get(row["kind"], "call")
-    return f"{share} of the {format_seconds(whole)} from its first {first} on"
-
-
 # Verdict
 
 
-def trace_verdict(run: Run, seen: Seen) -> str | None:
-    """What to do: the first of :data:`CLAUSES` that has something to say, and those after it as far as they fit.
-    ``None`` while the program runs."""
-    if seen.program is None:
-        return None
+def trace_verdict(seen: Seen) -> str:
+    """What to do: the first of :data:`CLAUSES` that has something to say, and those after it as far as they fit."""
     said = ""
-    for clause in filter(None, (words(run, seen) for words in CLAUSES)):
+    for clause in filter(None, (words(seen) for words in CLAUSES)):
         longer = f"{said} {clause}".strip()
         if not said or (len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS):
             said = longer
     return said or _nothing(seen)
 
 
-def _unrecorded(run: Run, seen: Seen) -> str:
+def _unrecorded(seen: Seen) -> str:
     """What was not recorded."""
-    if seen.program and seen.program["recorded_seconds"] == 0:
+    if seen.program["recorded_seconds"] == 0:
         return "Nothing was recorded: the program ended before what was to be recorded began."
-    gap = _gap(run, seen)
-    return f"{gap} No copy was recorded." if gap and not _copies(seen) else gap
+    gap = _gap(seen)
+    return f"{gap} No copy was recorded." if gap and not seen.program["copies"] else gap
 
 
-def _gap(run: Run, seen: Seen) -> str:
+def _gap(seen: Seen) -> str:
     if children := children_words(seen):
         return f"{children}."
     if managed_words(seen):
         return "Managed memory was not followed."
-    if not _copies(seen) and (brief := unseen_words(seen)):
+    if not seen.program["copies"] and (brief := unseen_words(seen)):
         return f"{brief}."
-    gaps = run.notes or (seen.program and seen.program["lost_bytes"]) or run.params.get("children") is False
-    return "Not all of the program was recorded." if gaps and not _copies(seen) else ""
+    gaps = seen.run.notes or seen.program["lost_bytes"] or seen.run.params.get("children") is False
+    return "Not all of the program was recorded." if gaps and not seen.program["copies"] else ""
 
 
-def _costliest(run: Run, seen: Seen) -> str:
+def _costliest(seen: Seen) -> str:
     """What to do about the line that costs most; empty where all lines together cost little, or none costs much."""
-    del run
     costs = ranked(seen)
     if not costs:
         return ""
@@ -122,14 +82,10 @@ def _costliest(run: Run, seen: Seen) -> str:
     return "" if is_little else first.advice
 
 
-def _copies(seen: Seen) -> int:
-    return int(seen.program["copies"]) if seen.program else 0
-
-
 def _nothing(seen: Seen) -> str:
     """Of a program in which nothing costs much, or that copied nothing."""
-    recorded = seen.program["recorded_seconds"] if seen.program else None
-    if not _copies(seen):
+    recorded = seen.program["recorded_seconds"]
+    if not seen.program["copies"]:
         when = "" if recorded is None else f" in the {format_seconds(recorded)} that were recorded"
         return f"The program copied nothing to or from a GPU{when}."
     share, count = total_share(seen), sum(site.row["large_count"] for site in seen.pinned)
@@ -141,7 +97,7 @@ def _nothing(seen: Seen) -> str:
     return f"{'Nothing to do' if seen.sizes else 'Little to gain'}: {cost}{pinned}."
 
 
-CLAUSES: tuple[Callable[[Run, Seen], str], ...] = (
+CLAUSES: tuple[Callable[[Seen], str], ...] = (
     failed_verdict, _unrecorded, hazard_verdict, _costliest, unwatched_words
 )  # fmt: skip
 """What a verdict says, in this order: failed calls, what was not recorded, hazards, the line that costs most. Each is a
@@ -153,34 +109,27 @@ sentence, empty where there is nothing to say of it."""
 
 @dataclass(frozen=True)
 class Traced:
-    """A trace: its rows taken apart, and what it is compared with, if it is a second run with lines pinned or waited
-    for."""
+    """A trace: its rows taken apart, and what it is compared with, if it is a second run."""
 
-    run: Run
     seen: Seen
-    what: WhatIf | None
-    waited: Waited | None = None
+    second_run: Pinned | Waited | None
 
 
 def of(run: Run, rows: Sequence[Row]) -> Traced | None:
     """All that was recorded; ``None`` while the program runs."""
     seen = seen_in(run, rows)
-    return None if seen.program is None else Traced(run, seen, what_if_in(run, seen, rows), waited_in(run, seen, rows))
+    return Traced(seen, second_run_in(seen, rows)) if seen.has_ended else None
 
 
-def verdict(traced: Traced) -> str | None:
+def verdict(traced: Traced) -> str:
     """What the program was held up by; of a second run what pinning saved, or waits proved."""
-    if traced.waited is not None:
-        return waited_verdict(traced.waited)
-    return trace_verdict(traced.run, traced.seen) if traced.what is None else what_if_verdict(traced.what)
+    return traced.second_run.verdict if traced.second_run else trace_verdict(traced.seen)
 
 
 def headline(traced: Traced) -> Iterator[Quantity]:
     """What pinning saved or would save, and what the program copied how."""
-    if traced.what is not None:
-        yield from what_if_headline(traced.what)
-    if traced.waited is not None:
-        yield from waited_headline(traced.waited)
+    if traced.second_run:
+        yield from traced.second_run.headline()
     yield from _headline(traced.seen)
 
 
@@ -211,27 +160,33 @@ def _headline(seen: Seen) -> Iterator[Quantity]:
     held = sum(site.row["call_seconds"] or 0.0 for site in pageable)
     yield quantity("CPU held by large pageable copies", held, "seconds", key="pageable.held")
     yield quantity("From the first copy or kernel to the last", seen.seconds, "seconds", key="copying")
-    yield quantity("The program ran", seen.program["seconds"] if seen.program else None, "seconds", key="program")
-    if seen.program and seen.program["recorded_seconds"] is not None:
+    yield quantity("The program ran", seen.program["seconds"], "seconds", key="program")
+    if seen.program["recorded_seconds"] is not None:
         yield quantity("Of it recorded", seen.program["recorded_seconds"], "seconds", key="recorded")
-    yield quantity("Copies recorded", seen.program["copies"] if seen.program else None, "count", key="copies")
+    yield quantity("Copies recorded", seen.program["copies"], "count", key="copies")
 
 
 def tables(traced: Traced) -> tuple[Table, ...]:
-    """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs."""
-    compared, seen = () if traced.what is None else tuple(what_if_tables(traced.what)), traced.seen
-    compared = compared if traced.waited is None else tuple(waited_tables(traced.waited))
-    early = (early_reads_table(seen),) if seen.early_reads and traced.waited is None else ()
-    copies, work = _sites(traced.run, seen), table_of_work(seen)
-    failed = (failed_table(seen),) if seen.failed else ()
-    managed = (managed_table(seen),) if seen.migrations else ()
-    needless = (table_of_needless(seen),) if seen.needless else ()
-    lines = (copies, *managed, *needless, work, _allocations(seen), _waits(seen), _devices(seen))
-    return (*failed, *compared, *early, *answer_tables(seen), *lines)
+    """Both runs beside each other and the answer's own; copies by line, pinned memory, waits and GPUs; those without
+    rows are left out."""
+    seen, second_run = traced.seen, traced.second_run
+    return (
+        failed_table(seen),
+        *(second_run.tables() if second_run else ()),
+        *(() if isinstance(second_run, Waited) else (early_reads_table(seen),)),
+        *answer_tables(seen),
+        _sites(seen),
+        managed_table(seen),
+        table_of_needless(seen),
+        table_of_work(seen),
+        _allocations(seen),
+        _waits(seen),
+        _devices(seen),
+    )
 
 
-def _sites(run: Run, seen: Seen) -> Table:
-    rate_from = origin(run, "pinned_from")
+def _sites(seen: Seen) -> Table:
+    rate_from = seen.origin("pinned_from")
     drawn = seen.sites[:MOST_SHOWN]
     ranges = any(site.row["ranges"] for site in drawn)
     looked_at = any(site.row["mapping"] for site in drawn)
@@ -270,7 +225,7 @@ def _site(site: Site, *, ranges: bool, looked_at: bool) -> Headed:
 
 
 def _left_out(seen: Seen) -> str:
-    unkept = seen.program["sites_left_out"] or 0 if seen.program else 0
+    unkept = seen.program["sites_left_out"] or 0
     more = max(len(seen.sites) - MOST_SHOWN, 0) + unkept
     return f" {more:,} lines that save less are left out." if more > 0 else ""
 

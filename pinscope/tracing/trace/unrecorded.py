@@ -77,7 +77,7 @@ TEXTS: Texts = {
 def _by_kind(seen: Seen) -> list[tuple[ChildKind | None, int]]:
     """Kinds of unrecorded children and how many of each there are, the most first."""
     kinds: list[ChildKind | None] = [row["child"] for row in seen.unrecorded]
-    count = (seen.program["unrecorded"] or 0) if seen.program else 0
+    count = seen.program["unrecorded"] or 0
     kinds += [None] * (count - len(kinds))
     return sorted(((kind, kinds.count(kind)) for kind in dict.fromkeys(kinds)), key=lambda pair: -pair[1])
 
@@ -98,7 +98,7 @@ def children_words(seen: Seen) -> str:
 
 def unseen_words(seen: Seen) -> str:
     """That children were too brief to be looked at; empty where there was none."""
-    count = seen.program["unseen"] if seen.program else None
+    count = seen.program["unseen"]
     if not count:
         return ""
     return f"{count:,} {'child' if count == 1 else 'children'} ended before PinScope could look"

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinscope.analysis.figures import named_figures
-from pinscope.analysis.outliers import LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
+from pinscope.analysis.figures import FINDING, HAS, named_figures
+from pinscope.analysis.outliers import HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
 from tests.data.synthetic_fleet import KINDS, SyntheticFleet
 
 Change = Callable[[FleetRun], FleetRun]
@@ -80,6 +80,16 @@ def test_what_many_have_without_harm_explains_nothing() -> None:
     newer = [replace(run, surroundings="new") if run.host < "node00030" and run.host != guilty else run for run in runs]
     (one,) = fleet_of("bandwidth", "cuda", newer, texts).outliers
     assert [key for key, _, _ in one.why] == ["gpu.link.width_now"]
+
+
+def test_a_finding_explains_an_outlier_where_the_others_have_it_not() -> None:
+    made = SyntheticFleet(60, 1, seed=5, kinds=("processor",))
+    runs, texts = made.fleet_runs()
+    usual, own = f"{FINDING}of-many", f"{FINDING}of-one"
+    facts = {**json.loads(texts[""]), usual: HAS}
+    texts = {**texts, "": json.dumps(facts), "processor": json.dumps({**facts, own: HAS})}
+    (outlier,) = fleet_of("bandwidth", "cuda", runs, texts).outliers
+    assert outlier.why == [(own, HAS, HAS_NOT)]
 
 
 def of_other_link(run: FleetRun) -> FleetRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinscope.cli import terminal
-from pinscope.cli.live import key_names, process_page
+from pinscope.cli.live import process_page
 from pinscope.cli.live_view import Choice, HolderTable, View, frame, press
 from pinscope.cli.terminal import styled
 from pinscope.records.run import Finding
@@ -20,20 +20,6 @@ def after(keys: list[str], choice: Choice | None = None) -> Choice:
         choice = press(choice or Choice(), key, COLUMNS, PIDS)
     assert choice is not None
     return choice
-
-
-@pytest.mark.parametrize(
-    ("sent", "names"),
-    [
-        ("q\x1b[A\x1bOB\r", ["q", "up", "down", "enter"]),
-        ("\x1b", ["escape"]),
-        ("\x1b\x1b", ["escape"]),
-        ("\x1b[5~\x1b[1;5C\x1bx\x00é", ["page up", "é"]),
-        ("\x7f\n", ["backspace", "enter"]),
-    ],
-)
-def test_keys_are_known_by_their_names_and_unknown_ones_do_nothing(sent: str, names: list[str]) -> None:
-    assert key_names(sent) == names
 
 
 def test_the_chosen_row_stays_with_its_process_and_within_the_table() -> None:

@@ -74,6 +74,7 @@ def test_start_starts_exactly_what_the_form_says(app: AppTest, store: Store, mon
     assert started[0].params["sizes"] == [2**16]
     assert started[0].params["directions"] == ["h2d"]
     assert [run.id for run in store.unfinished()] == [started[0].id]
+    assert app.button(key="start-1").label == "Start (waits until the device is free)"
 
 
 def test_an_experiment_that_needs_a_gpu_shows_its_recording_where_there_is_none(

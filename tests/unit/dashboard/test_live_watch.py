@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,21 +12,7 @@ from pinscope.dashboard.live_board import Watch
 from pinscope.live.source import LiveSource
 from pinscope.records.snapshot import Snapshot
 from tests.data.synthetic_live import Source, empty
-
-
-class Clock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.data.waiting import until
 
 
 @pytest.fixture
@@ -41,18 +26,11 @@ def source(taken: Snapshot) -> Source:
 
 
 @pytest.fixture
-def watch(source: Source, clock: Clock) -> Iterator[Watch]:
+def watch(source: Source) -> Iterator[Watch]:
     opened: Callable[[], LiveSource] = lambda: source  # type: ignore[assignment, return-value]  # noqa: E731
-    made = Watch(opened, rest_seconds=60, interval_seconds=0.02, clock=clock)
+    made = Watch(opened, rest_seconds=0.5, interval_seconds=0.02)
     yield made
     made.close()
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def samplers() -> list[threading.Thread]:
@@ -69,16 +47,8 @@ def test_all_who_look_share_one_sampler(watch: Watch, source: Source) -> None:
     assert watch.look().latest is watch.look().latest or source.taken > 1
 
 
-def test_it_rests_when_nobody_looks_and_starts_again_when_somebody_does(
-    watch: Watch, source: Source, clock: Clock
-) -> None:
+def test_it_rests_when_nobody_looks_and_starts_again_when_somebody_does(watch: Watch, source: Source) -> None:
     until(lambda: watch.look().latest)
-    clock.now += 59
-    count = source.taken
-    until(lambda: source.taken > count)
-    assert watch.running
-
-    clock.now += 2
     until(lambda: not watch.running)
     until(lambda: not samplers())
     assert source.closed == source.opened == 1
@@ -90,9 +60,8 @@ def test_it_rests_when_nobody_looks_and_starts_again_when_somebody_does(
     assert source.opened == 2
 
 
-def test_what_was_seen_before_a_rest_is_not_shown_as_now(watch: Watch, source: Source, clock: Clock) -> None:
+def test_what_was_seen_before_a_rest_is_not_shown_as_now(watch: Watch, source: Source) -> None:
     until(lambda: watch.look().latest)
-    clock.now += 61
     until(lambda: not samplers())
     held = threading.Event()
     take, source.take_one = source.take_one, lambda: (held.wait(10), take())[1]
@@ -104,13 +73,12 @@ def test_what_was_seen_before_a_rest_is_not_shown_as_now(watch: Watch, source: S
     until(lambda: watch.look().latest)
 
 
-def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source, clock: Clock) -> None:
+def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source) -> None:
     def fail() -> Snapshot:
         raise OSError(5, "Input/output error")
 
     source.take_one = fail
     until(lambda: watch.look().trouble)
-    clock.now += 61
     until(lambda: not samplers())
     assert source.closed == 1
 

@@ -18,8 +18,6 @@ from pinscope.store.store import Store
 from tests.data import synthetic, synthetic_timeline
 from tests.unit.dashboard.conftest import Open, all_opened
 
-HOSTILE = "![x](http://evil.example/x.png) <script>alert(1)</script> [y](javascript:alert(2)) :red[z] $a$ # b"
-
 
 def listed(app: AppTest) -> list[str]:
     """Titles of the runs in the list, as one reads them."""
@@ -133,20 +131,6 @@ def test_a_run_of_an_experiment_that_is_no_more_says_what_became_of_it_and_shows
     assert any("Raw observations (307)" in part.label for part in app.expander)
 
 
-def test_nothing_in_a_run_is_read_as_markdown(store: Store, open_page: Open) -> None:
-    run = synthetic.run("bandwidth", id="hostile", status="failed", error=HOSTILE, notes=(HOSTILE,))
-    run = run.model_copy(update={"environment": run.environment.model_copy(update={"host": HOSTILE, "cpu": HOSTILE})})
-    store.import_runs([(run, [])])
-    app = open_page(RUNS)
-    for address in ({}, {"run": "hostile"}):
-        for name, value in address.items():
-            app.query_params[name] = value
-            app.run()
-        assert "evil" in said(app)
-        for active in ("![x](", "<script>", "[y](", ":red[z]", "$a$"):
-            assert active not in said(app)
-
-
 def test_a_run_that_queues_says_for_what_and_one_that_goes_on_how_far_it_is(store: Store, open_page: Open) -> None:
     run = store.add(synthetic.run("bandwidth", status="running", finished_at=None))
     store.update(run.id, process=current_process(), progress=Progress(waiting_for="run xyz"))
@@ -158,6 +142,9 @@ def test_a_run_that_queues_says_for_what_and_one_that_goes_on_how_far_it_is(stor
     assert app.get("progress")[0].value == 25
     assert app.get("progress")[0].text.startswith("25% · pinned h2d 1 MiB")
     assert any(button.label == "Cancel" for button in app.button)
+    store.update(run.id, process=current_process().model_copy(update={"pid": 2**22}))
+    app.run()
+    assert store.run(run.id).status == "interrupted"
 
 
 def test_a_bundle_is_imported_once_and_a_file_that_is_none_is_one_clear_line(

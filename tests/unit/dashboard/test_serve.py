@@ -21,6 +21,7 @@ from pinscope.dashboard.routes import serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving
+from tests.data.waiting import free_port
 
 ROOT = Path(__file__).parents[3]
 FORWARDED = "http://localhost:9000"
@@ -36,13 +37,6 @@ STARTS = {
         sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port),
     ],
 }  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -97,10 +97,6 @@ def test_pinned_copies_that_are_no_faster_are_not_called_so(rate: float, words: 
     assert f"Pinning {words}: " in bandwidth_verdict([*copies(50e9), *copies(rate, memory="pageable")])
 
 
-def test_wrong_data_is_the_verdict_whatever_the_rates_are() -> None:
-    assert "delivered wrong data" in bandwidth_verdict([*copies(50e9), *copies(10e9, memory="pageable", wrong_words=1)])
-
-
 @pytest.mark.parametrize("rows", [copies(5e9), [*copies(5e9), *copies(2e9, memory="pageable")]])
 def test_a_verdict_on_the_host_model_says_so_and_names_no_gpu_copy(rows: list[dict[str, Any]]) -> None:
     verdict = bandwidth_verdict(rows, lab="host")
@@ -192,10 +188,6 @@ def test_the_host_model_says_nothing_about_a_link() -> None:
     assert not {"link-slow", "link-below-best"} & set(found)
 
 
-def test_one_wrong_word_is_critical() -> None:
-    assert bandwidth_findings(copies(50e9, wrong_words=1))["content-wrong"].severity == "critical"
-
-
 def pageable(rate: float, backing: str, cache: str, size: int = 16 * MIB, **labels: Any) -> list[dict[str, Any]]:
     return copies(rate, size, memory="pageable", backing=backing, cache=cache, **labels)
 
@@ -279,6 +271,5 @@ def test_a_missing_ingredient_whose_cost_noise_may_have_made_is_none() -> None:
 
 def test_corruption_without_events_is_expected_and_with_them_critical() -> None:
     assert overlap_findings(passes_of(1.0, events=False, corrupted_chunks=1))["unsafe-without-events"]
-    assert overlap_findings(passes_of(1.0, corrupted_chunks=1))["ordered-copy-corrupted"].severity == "critical"
     on_one_stream = passes_of(1.0, events=False, separate_stream=False, corrupted_chunks=1)
     assert overlap_findings(on_one_stream)["ordered-copy-corrupted"].severity == "critical"

@@ -19,7 +19,7 @@ from statistics import median
 import pytest
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory, NotPossible
-from pinscope.lab.hostengine import SLOT_BYTES, Area, HostArea, HostEvent, HostStream
+from pinscope.lab.hostengine import SLOT_BYTES, Area, HostArea, HostStream
 from pinscope.lab.hostmodel import STAGING_BYTES, HostModelLab
 from pinscope.lab.protocol import Lab, Load, LoadData
 from pinscope.records.run import HostMemory
@@ -249,17 +249,6 @@ def test_an_event_in_an_idle_stream_is_reached_at_once_and_behind_work_when_that
         end.synchronize()
         assert end.is_reached()
         assert lab.elapsed(start, end) >= LONG.seconds * 0.99
-
-
-def test_all_time_stamps_come_from_the_clock_that_was_passed_in() -> None:
-    with HostModelLab(clock=lambda: time.perf_counter() + 1e6) as lab, lab.stream() as stream:
-        event = HostEvent(time.perf_counter, lab._fault)
-        event.record(stream)
-        with lab.event() as other:
-            lab.compute(stream, Load(0.001, 0.001))
-            other.record(stream)
-            other.synchronize()
-            assert lab.elapsed(event, other) == pytest.approx(1e6, rel=1e-3)
 
 
 # Overlap

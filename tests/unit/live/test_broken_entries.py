@@ -58,7 +58,7 @@ class Lying(OneDoor):
     """The captured host, of which some entries are broken, each time anew."""
 
     def __init__(self, chance: random.Random, noise: str, broken: tuple[str, ...]) -> None:
-        super().__init__(HOST / "proc", HOST / "sys", HOST)
+        super().__init__(HOST)
         self._chance = chance
         self._noise = noise
         self._broken = broken

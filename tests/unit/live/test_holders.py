@@ -166,7 +166,7 @@ def test_another_users_holder_is_named_and_its_figures_are_missing_with_the_way_
 ) -> None:
     pid = host.cuda_process([zero(GIB, 1)], user=4_000_000_123, VmLck=MIB)
     hidden = host.cuda_process([zero(GIB, 2)], VmLck=MIB)
-    proc = AsAnotherUser(host.folder / "proc", host.folder / "sys", host.folder)
+    proc = AsAnotherUser(host.folder)
     found = snapshot(proc, figures(host.proc, [busy_h200(2 * MIB, process_on_gpu(pid, MIB))]))
     one = holder(found, pid)
     assert (one.user, one.cuda, one.host_alloc_bytes) == ("4000000123", True, None)

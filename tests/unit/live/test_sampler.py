@@ -1,4 +1,5 @@
-"""The sampler: bounded, restartable, never silent about what went wrong, and stopped at once whatever hangs."""
+"""Work at a steady pace, in threads that can be stopped and started at any time, also while the work hangs: a repeater,
+the watch over the GPUs' driver, and the sampler, which is bounded and never silent about what went wrong."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import TracebackType
+from typing import Self
 
 import pytest
 
-from pinscope.errors import NotPossible
-from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Sampler
+from pinscope.errors import InvalidParameter, NotPossible
+from pinscope.live.sampler import MOST_EVENTS, MOST_SAMPLES, GpuWatch, History, Repeater, Sampler
 from pinscope.live.source import LiveSource
 from pinscope.probes.gpu import GpuMemory
 from pinscope.probes.proc import Answer
 from pinscope.records.snapshot import Snapshot
-from pinscope.records.timeline import Event, Sample
 from tests.data import synthetic_snapshot
 from tests.data.fast_time import FastTime
 from tests.data.gpu_fake import FakeNvml
@@ -36,6 +38,231 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.002)
+
+
+# A repeater
+
+
+def workers() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "worker"]
+
+
+def turns(time_: FastTime, work_seconds: Callable[[int], float], interval: float = 1.0) -> list[float]:
+    """When each turn began until the clock reached its end."""
+    begun: list[float] = []
+
+    def work() -> None:
+        begun.append(time_.now)
+        time_.now += work_seconds(len(begun))
+
+    repeated = Repeater("worker", work, interval, clock=time_.clock, wait=time_.wait)
+    repeated.start()
+    assert time_.reached.wait(LONG)
+    repeated.stop()
+    assert not repeated.running
+    return begun
+
+
+def test_it_begins_at_once_and_keeps_its_pace_whatever_the_work_takes() -> None:
+    assert turns(FastTime(5.0), lambda _: 0.25) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_turns_that_slow_work_missed_are_left_out() -> None:
+    assert turns(FastTime(8.0), lambda turn: 2.5 if turn == 2 else 0.25) == [0.0, 1.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert turns(FastTime(9.0), lambda _: 1.5) == [0.0, 2.0, 4.0, 6.0, 8.0]
+
+
+def test_a_pace_that_makes_no_sense_is_refused() -> None:
+    for seconds in [0.0, -1.0, 0.001, float("nan"), float("inf")]:
+        with pytest.raises(InvalidParameter, match="at least"):
+            Repeater("worker", lambda: None, seconds)
+
+
+def test_started_twice_it_is_still_one_thread_and_stopped_twice_it_is_stopped() -> None:
+    repeated = Repeater("worker", lambda: None, 0.01)
+    for _ in range(20):
+        repeated.start()
+        repeated.start()
+        assert len(workers()) == 1
+        repeated.stop()
+        repeated.stop()
+        assert workers() == []
+
+
+class HangingWork:
+    """Work that hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.let_go = threading.Event()
+        self.finished = threading.Event()
+        self.repeater = Repeater("worker", self.work, 0.01, finish=self.finished.set)
+
+    def work(self) -> None:
+        self.begun.release()
+        self.let_go.wait(LONG)
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingWork]:
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.05)
+    one = HangingWork()
+    yield one
+    one.let_go.set()
+    one.repeater.stop()
+
+
+def test_a_stop_does_not_wait_for_work_that_hangs(hanging: HangingWork) -> None:
+    hanging.repeater.start()
+    assert hanging.begun.acquire(timeout=LONG)
+    begun = time.monotonic()
+    hanging.repeater.stop()
+    assert time.monotonic() - begun < PROMPT
+    assert not hanging.repeater.running
+    assert not hanging.finished.is_set()
+    hanging.let_go.set()
+    assert hanging.finished.wait(LONG)
+
+
+def test_starting_again_uses_the_thread_that_hangs_instead_of_another(hanging: HangingWork) -> None:
+    for _ in range(5):
+        hanging.repeater.start()
+        assert len(workers()) == 1
+        hanging.repeater.stop()
+    hanging.repeater.start()
+    hanging.let_go.set()
+    assert hanging.begun.acquire(timeout=LONG)
+    assert hanging.begun.acquire(timeout=LONG)  # it goes on
+    assert len(workers()) == 1
+
+
+# The watch over the driver
+
+
+class Driver:
+    """A driver that can be made to hang, to be away, or to break."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.absent: str | None = None
+        self.breaks: Exception | None = None
+        self.opened = self.closed = self.asked = 0
+
+    def open(self) -> FakeNvml:
+        return _Reader(self)
+
+
+class _Reader(FakeNvml):
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(gpus=[idle_h200()], absent=driver.absent)
+        self._driver = driver
+
+    def __enter__(self) -> Self:
+        self._driver.opened += 1
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.closed += 1
+        super().__exit__(kind, error, trace)
+
+    def memory(self, index: int) -> Answer[GpuMemory]:
+        self._driver.asked += 1
+        self._driver.answers.wait(LONG)
+        if self._driver.breaks is not None:
+            raise self._driver.breaks
+        return super().memory(index)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
+    one = Driver()
+    yield one
+    one.answers.set()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(driver: Driver, clock: Clock) -> Iterator[GpuWatch]:
+    one = GpuWatch(driver.open, interval_seconds=0.01, limit_seconds=5.0, clock=clock)
+    yield one
+    driver.answers.set()
+    one.stop()
+
+
+def test_the_last_figures_are_there_at_once_with_the_rates(watch: GpuWatch, driver: Driver) -> None:
+    assert watch.latest().reason == "the driver is not being asked"
+    watch.start()
+    watch.wait(LONG)
+    (gpu,) = watch.latest().value or ()
+    assert (gpu.name, gpu.rx_bytes_per_second) == ("NVIDIA H200", 27.6e9)
+    until(lambda: driver.asked >= 3)
+    assert driver.opened == 1  # and stays open
+
+
+def test_a_driver_that_hangs_is_named_with_the_time_and_answers_count_again_later(
+    watch: GpuWatch, driver: Driver, clock: Clock
+) -> None:
+    watch.start()
+    watch.wait(LONG)
+    driver.answers.clear()
+    asked = driver.asked
+    until(lambda: driver.asked > asked)
+    assert watch.latest().value is not None  # slow is not hung
+    clock.now += 12.3
+    assert watch.latest().reason == "NVML has not answered for 12 s"
+    driver.answers.set()
+    until(lambda: watch.latest().value is not None)
+
+
+def test_figures_from_before_a_stop_are_not_shown_after_the_next_start(watch: GpuWatch, driver: Driver) -> None:
+    watch.start()
+    watch.wait(LONG)
+    watch.stop()
+    driver.answers.clear()
+    watch.start()
+    assert watch.latest().value is None
+    driver.answers.set()
+    until(lambda: watch.latest().value is not None)
+
+
+@pytest.mark.parametrize(
+    ("absent", "breaks", "reason"),
+    [
+        ("no NVIDIA driver is installed here", None, "no NVIDIA driver is installed here"),
+        (None, RuntimeError("lost\nits mind"), "the GPUs could not be read: RuntimeError: lost its mind"),
+    ],
+    ids=["not there", "breaks"],
+)
+def test_a_driver_that_gives_no_figures_says_why_and_is_opened_anew(
+    watch: GpuWatch, driver: Driver, absent: str | None, breaks: Exception | None, reason: str
+) -> None:
+    driver.absent, driver.breaks = absent, breaks
+    watch.start()
+    watch.wait(LONG)
+    assert watch.latest().reason == reason
+    driver.absent = driver.breaks = None
+    until(lambda: watch.latest().value is not None)
+    watch.stop()
+    assert driver.opened == driver.closed > 1
+
+
+# The sampler
 
 
 def threads() -> int:
@@ -151,38 +378,7 @@ def test_a_reading_that_hangs_is_named_with_the_time_and_does_not_hold_up_the_st
     assert one.history().samples == ()  # what came after the stop is not kept
 
 
-def test_those_who_subscribed_are_told_and_one_that_fails_is_reported_and_stops_nobody(scene: Scene) -> None:
-    told: list[tuple[Snapshot, Sample, tuple[Event, ...]]] = []
-    failing = threading.Event()
-    failing.set()
-
-    def fails(*_: object) -> None:
-        if failing.is_set():
-            raise ValueError("cannot cope")
-
-    def tell(*what: object) -> None:
-        told.append(what)  # type: ignore[arg-type]
-
-    one = Sampler(scene.take, interval_seconds=0.01)
-    one.subscribe(fails)
-    one.subscribe(tell)
-    with one:
-        until(lambda: len(told) >= 2)
-        assert one.history().trouble == "Passing a snapshot on failed: ValueError: cannot cope"
-        failing.clear()
-        until(lambda: one.history().trouble is None)
-        one.unsubscribe(tell)
-        one.unsubscribe(tell)
-        count, taken = len(told), scene.taken
-        until(lambda: scene.taken >= taken + 3)
-        assert len(told) <= count + 1  # the one that was under way
-    snapshot, sample, events = told[1]
-    assert snapshot.taken_at == sample.taken_at
-    assert [(event.kind, event.change_bytes) for event in events] == [("grew", 100 * 4096)]
-    assert one.history().samples[1] is sample
-
-
-class Hanging(FakeNvml):
+class HangingDriver(FakeNvml):
     """A driver that hangs until it is let go."""
 
     def __init__(self, let_go: threading.Event) -> None:
@@ -201,7 +397,7 @@ def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(
     let_go = threading.Event()
     synthetic = SyntheticHost(tmp_path_factory.mktemp("host"), pinned_bytes=GIB)
     pid = synthetic.cuda_process([zero(64 * MIB, 1)])
-    watch = GpuWatch(lambda: Hanging(let_go), limit_seconds=0.1, clock=lambda: 100 * time.monotonic())
+    watch = GpuWatch(lambda: HangingDriver(let_go), limit_seconds=0.1, clock=lambda: 100 * time.monotonic())
     with LiveSource(synthetic.proc, watch) as source, Sampler(source.take, 0.02) as one:
         until(lambda: len(one.history().samples) >= 3)
         latest = one.history().latest

@@ -1,19 +1,21 @@
-"""Where snapshots come from: a series shares what it learned, and nothing stays behind."""
+"""Where snapshots come from: a series shares what it learned, and nothing stays behind; and what stands between one and
+the whole host is said, with what would help."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from pinscope.errors import NotPossible
 from pinscope.live.sampler import GpuWatch
-from pinscope.live.source import LiveSource, open_source
+from pinscope.live.source import LiveSource, open_source, snapshot
 from pinscope.probes import process, process_scan
 from pinscope.probes.gpu import process_on_gpu
-from pinscope.records.snapshot import Snapshot
+from pinscope.probes.proc import Answer
 from tests.data.gpu_fake import FakeNvml
-from tests.data.synthetic_gpu import busy_h200
+from tests.data.synthetic_gpu import busy_h200, figures, idle_h200
 from tests.data.synthetic_host import BOOTED, SyntheticHost, maps_text, zero
 
 MIB, GIB = 2**20, 2**30
@@ -69,18 +71,6 @@ def test_a_clock_that_is_set_makes_nobody_another_process(host: SyntheticHost) -
     assert before.holders[0].started_at == after.holders[0].started_at
 
 
-def test_several_may_take_at_once(host: SyntheticHost) -> None:
-    pids = {host.cuda_process([zero(GIB, inode)]) for inode in range(1, 9)}
-    found: list[Snapshot] = []
-    with LiveSource(host.proc) as source:
-        takers = [threading.Thread(target=lambda: found.append(source.take())) for _ in range(6)]
-        for taker in takers:
-            taker.start()
-        for taker in takers:
-            taker.join()
-    assert [{one.pid for one in each.holders} for each in found] == [pids] * 6
-
-
 class Refuses:
     """A tracker that this machine cannot have."""
 
@@ -106,3 +96,45 @@ def test_the_driver_is_asked_neither_too_often_nor_too_seldom(
     monkeypatch.setattr("pinscope.live.source.GpuWatch", pace.update)
     open_source(interval_seconds=asked)
     assert pace == {"interval_seconds": given}
+
+
+def gaps(host: SyntheticHost, gpus: bool = True) -> list[str]:
+    found = snapshot(host.proc, figures(host.proc, [idle_h200()]) if gpus else Answer.missing("no driver"))
+    assert all(gap.reason for gap in found.unreadable)
+    return [gap.what for gap in found.unreadable]
+
+
+def test_root_on_a_complete_host_misses_nothing(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path)
+    host.process()
+    assert gaps(host) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("proc/vmstat", "pswpin 0\n", "Pinned memory of the whole host"),
+        (
+            "proc/self/mountinfo", "30 20 0:26 / /proc rw - proc proc rw,hidepid=invisible\n",
+            "Processes of other users",
+        ),
+        (
+            "proc/sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n",
+            "Pinned memory of Windows and of other WSL distributions",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_host_hides_is_said(tmp_path: Path, path: str, text: str, expected: str) -> None:
+    host = SyntheticHost(tmp_path)
+    host.process()
+    host.write(path, text)
+    assert gaps(host) == [expected]
+
+
+def test_processes_that_are_hidden_may_be_holders(tmp_path: Path) -> None:
+    host = SyntheticHost(tmp_path, pinned_bytes=0)
+    host.write("proc/self/mountinfo", "30 20 0:26 / /proc rw - proc proc rw,hidepid=2\n")
+    host.process()
+    found = snapshot(host.proc)
+    assert [gap.hides_holders for gap in found.unreadable if gap.what == "Processes of other users"] == [True]
+    assert found.host.estimates["explained_bytes"].text.startswith("at least")

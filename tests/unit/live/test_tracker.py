@@ -11,7 +11,7 @@ from pinscope.errors import NotPossible
 from pinscope.live.tracker import Tracker
 from pinscope.probes.proc import Proc
 
-REASONS = {"mounts": "tracefs is not mounted", "status": "needs root", "mounts sys": "no tracefs"}
+REASONS = {"mountinfo": "tracefs is not mounted", "status": "needs root", "mountinfo sys": "no tracefs"}
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def host(tmp_path: Path) -> Path:
     (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     (tmp_path / "proc/self/status").write_text("CapEff:\t000001ffffffffff\n")
     (tmp_path / "tracing/uprobe_events").write_text("")
-    (tmp_path / "proc/self/mounts").write_text(f"tracefs {tmp_path / 'tracing'} tracefs rw 0 0\n")
+    mount = f"25 20 0:11 / {tmp_path / 'tracing'} rw - tracefs tracefs rw\n"
+    (tmp_path / "proc/self/mountinfo").write_text(mount)
     return tmp_path
 
 

@@ -88,24 +88,6 @@ def test_no_such_address_or_port() -> None:
             MetricsServer(SnapshotCollector(History), address, port)
 
 
-def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
-    with pytest.raises(NotPossible, match=r"cannot listen on port 10435 of 192\.0\.2\.1"):
-        MetricsServer(SnapshotCollector(History), "192.0.2.1", 10435)
-
-
-def test_a_hundred_clients_that_come_at_once_wait_in_line() -> None:
-    running = server()  # it listens, and takes none yet
-    where = urlsplit(running.url)
-    clients = [socket.create_connection((where.hostname or "", where.port or 0), timeout=0.9) for _ in range(100)]
-    with running:
-        for client in clients:
-            client.settimeout(30)
-            client.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        for client in clients:
-            with client, client.makefile("rb") as answer:
-                assert answer.readline().startswith(b"HTTP/1.0 200 ")
-
-
 def test_a_client_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinscope.monitoring.server._Handler.timeout", 0.2)
     with server() as running:

@@ -43,7 +43,12 @@ def test_a_machine_plans_for_its_own_gpu_and_one_without_for_the_recorded() -> N
 
 def test_gpus_in_all_are_at_least_those_of_one_process() -> None:
     assert PlanParams(gpus=4).demand().all_gpus == 4
-    assert PlanParams(gpus=4, all_gpus=8).demand().all_gpus == 8
+    assert PlanParams(gpus=4, processes=2, all_gpus=8).demand().all_gpus == 8
+
+
+def test_more_gpus_than_processes_use_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="8 GPUs in all, but processes × GPUs of each process is 4"):
+        PlanParams().with_overrides({"gpus": 4, "all_gpus": 8})
 
 
 def test_the_sum_is_spread_over_the_processes_that_hold_memory_of_their_own() -> None:

@@ -23,7 +23,7 @@ def plan() -> Plan:
         return plan_for(PlanParams(pinned=16 * GIB), known_prices(store, environment), environment)
 
 
-UNKNOWN = "name its memory or its like."
+UNKNOWN = "give --host-memory or --like."
 
 
 def here(safe: int, total: int, *gpus: int) -> HostBudget:

@@ -216,7 +216,6 @@ DMI = "/sys/class/dmi/id"
         (BARE | {"/proc/1/cgroup": "4:memory:/docker/abc\n"}, "Docker container"),
         (BARE | {"/run/systemd/container": "systemd-nspawn\n"}, "systemd-nspawn container"),
         (HYPERVISOR | {"/proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2\n"}, "WSL2"),
-        ({"/proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"}, "WSL1"),
     ],
 )  # fmt: skip
 def test_what_shows_itself_is_named(plant: Plant, files: dict[str, str], expected: str) -> None:

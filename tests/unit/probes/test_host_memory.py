@@ -38,8 +38,9 @@ def test_a_host_with_everything(tmp_path: Path) -> None:
 
 def test_every_captured_host_gives_each_figure_or_its_reason(captured: Proc) -> None:
     host = read_host(captured)
-    for name, value in host.model_dump().items():
-        assert value is not None or host.missing.get(name), name
+    nothing = {name for name, value in host.model_dump().items() if value is None}
+    with_holders = {"explained_bytes", "other_pinned_bytes", "pinned_least_bytes"}
+    assert nothing - with_holders <= host.missing.keys()
     assert host.available_bytes <= host.total_bytes
     assert host.shmem_bytes is not None
 
@@ -94,7 +95,7 @@ def test_an_idle_captured_host_has_little_driver_memory() -> None:
     "text", ["", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", "some avg10=x\nfull avg10=y\n", "some\0full"]
 )
 def test_pressure_that_makes_no_sense_is_a_reason(plant: Plant, text: str) -> None:
-    assert "makes no sense" in (memory_pressure(plant({"/proc/pressure/memory": text})).reason or "")
+    assert "/proc/pressure/memory " in (memory_pressure(plant({"/proc/pressure/memory": text})).reason or "")
 
 
 MEMINFO = "MemTotal: 16384 kB\nMemFree: 4096 kB\nMemAvailable: 8192 kB\nCached: 2048 kB\n"

@@ -32,7 +32,6 @@ from pinscope.probes.process import (
     group_of,
     is_alive,
     parse_maps,
-    plain_address_space,
     process_of,
     start_ticks,
     start_time,
@@ -153,7 +152,7 @@ def test_the_container_is_named_by_its_control_group() -> None:
 def test_the_group_is_that_which_accounts_memory(tmp_path: Path, text: str, expected: str | None) -> None:
     host = SyntheticHost(tmp_path)
     pid = host.process(group=text)
-    assert group_of(pid, host.proc.read(f"/proc/{pid}/cgroup")).value == expected
+    assert group_of(pid, host.proc).value == expected
 
 
 def test_a_command_line_is_words_without_secrets_and_not_endless(tmp_path: Path) -> None:
@@ -215,48 +214,45 @@ H200_STATUS = Path(__file__).parents[2] / "data" / "proc" / "h200-idle" / "proc"
 MIB = 2**20
 
 
+def status_of(text: str) -> ProcessStatus:
+    return ProcessStatus("/proc/7/status", Answer(text))
+
+
 def test_the_status_of_a_real_process_is_read() -> None:
-    status = ProcessStatus(H200_STATUS.read_text())
+    status = status_of(H200_STATUS.read_text())
     assert status.has_memory
-    assert status.line("Name") == "python"
-    assert (status.number("PPid"), status.number("Uid")) == (396, 0)
-    assert (status.bytes("VmLck"), status.bytes("VmPin"), status.bytes("RssShmem")) == (0, 0, 0)
-    assert status.bytes("VmRSS") == 69120 * 1024 == status.bytes("RssAnon") + status.bytes("RssFile")  # type: ignore[operator]
-    assert status.bytes("HugetlbPages") == 0
+    assert status.text("Name").value == "python"
+    assert (status.number("PPid").value, status.number("Uid").value) == (396, 0)
+    assert (status.amount("VmLck").value, status.amount("VmPin").value, status.amount("RssShmem").value) == (0, 0, 0)
+    assert (
+        status.amount("VmRSS").value == 69120 * 1024 == status.amount("RssAnon").value + status.amount("RssFile").value
+    )  # type: ignore[operator]
+    assert status.amount("HugetlbPages").value == 0
     assert "309112" in status.size
     assert "243576" in status.size
 
 
 def test_the_quick_questions_of_a_snapshot_agree_with_the_amounts() -> None:
     text = H200_STATUS.read_text()
-    status = ProcessStatus(text)
+    status = status_of(text)
     assert not status.has_locked
     assert not status.may_share
-    assert plain_address_space(text.encode()) == status.bytes("VmSize")
     for key in ("VmLck", "VmPin", "RssShmem"):
         changed = text.replace(f"{key}:\t       0 kB", f"{key}:\t12345678 kB")
-        assert plain_address_space(changed.encode()) is None
-        assert ProcessStatus(changed).has_locked is (key != "RssShmem")
-        assert ProcessStatus(changed).may_share is (key == "RssShmem")
-
-
-def test_this_process_has_the_form_that_is_read_quickly() -> None:
-    text = Path("/proc/self/status").read_text()
-    status = ProcessStatus(text)
-    expected = None if status.has_locked or status.may_share else status.bytes("VmSize")
-    assert plain_address_space(text.encode()) == expected
+        assert status_of(changed).has_locked is (key != "RssShmem")
+        assert status_of(changed).may_share is (key == "RssShmem")
 
 
 def test_a_process_name_cannot_fake_a_line() -> None:
     # The kernel writes a line end in a name as backslash and n.
-    status = ProcessStatus("Name:\ta\\nVmLck:\t  99 kB\nVmSize:\t  10 kB\nVmLck:\t   4 kB\n")
-    assert status.bytes("VmLck") == 4096
-    assert status.line("Name") == "a\\nVmLck:\t  99 kB"
+    status = status_of("Name:\ta\\nVmLck:\t  99 kB\nVmSize:\t  10 kB\nVmLck:\t   4 kB\n")
+    assert status.amount("VmLck").value == 4096
+    assert status.text("Name").value == "a\\nVmLck:\t  99 kB"
 
 
 def test_an_amount_that_makes_no_sense_is_none() -> None:
     for line in ["VmLck:", "VmLck: kB", "VmLck: -4 kB", "VmLck: 4 MB", "VmLck: ٤ kB", "VmLckX: 4 kB"]:
-        assert ProcessStatus(f"Name:\tx\n{line}\n").bytes("VmLck") is None
+        assert status_of(f"Name:\tx\n{line}\n").amount("VmLck").value is None
 
 
 def test_cuda_host_memory_is_found_among_other_mappings() -> None:
@@ -357,10 +353,9 @@ def test_no_text_makes_the_parsers_raise(text: str) -> None:
     maps = parse_maps(text)
     assert maps.managed_bytes >= 0
     assert all(end > start for extents in maps.shared_zero.values() for start, end in extents)
-    status = ProcessStatus(text)
+    status = status_of(text)
     for key in ("Name", "VmLck", "PPid"):
-        assert (status.bytes(key) or 0) >= 0
-        assert (status.number(key) or 0) >= 0
+        assert (status.amount(key).value or 0) >= 0
+        assert (status.number(key).value or 0) >= 0
     assert isinstance(status.size, str)
     assert {type(status.has_memory), type(status.has_locked), type(status.may_share)} == {bool}
-    assert (plain_address_space(text.encode()) or 0) >= 0

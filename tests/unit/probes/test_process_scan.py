@@ -1,13 +1,28 @@
-"""Which processes are looked at, how closely, and what that costs them and us."""
+"""Which processes are looked at, and how closely; files that are memory, named once nobody has them, in whatever way
+they were held before."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pinscope.probes.proc import Answer, Proc
-from pinscope.probes.process_scan import LEAST_CUDA_BYTES, Processes, Remembered, read_processes
+from pinscope.probes import process_scan
+from pinscope.probes.proc import HERE, Answer, Proc
+from pinscope.probes.process_scan import (
+    AGAIN_SECONDS,
+    LEAST_CUDA_BYTES,
+    LeftFiles,
+    Processes,
+    Remembered,
+    left_files,
+    read_processes,
+)
 from tests.data.one_door import OneDoor
 from tests.data.synthetic_host import SyntheticHost, zero
 
@@ -18,7 +33,7 @@ class Spy(OneDoor):
     """Remembers what it was asked for, and can refuse files as the kernel does to another user."""
 
     def __init__(self, folder: Path, refused: tuple[str, ...] = ()) -> None:
-        super().__init__(folder / "proc", folder / "sys", folder)
+        super().__init__(folder)
         self.asked: list[str] = []
         self.refused = refused
 
@@ -133,57 +148,93 @@ def test_without_proc_there_is_a_reason(tmp_path: Path) -> None:
     assert read_processes(Proc.below(tmp_path)).reason == "/proc shows no process"
 
 
-def test_a_kernel_thread_is_read_once_in_a_series_and_a_process_that_follows_with_its_pid_is_seen(
-    tmp_path: Path,
-) -> None:
+def test_a_kernel_thread_holds_nothing_and_a_process_that_follows_with_its_pid_is_seen(tmp_path: Path) -> None:
     folder = tmp_path / "proc/77"
     folder.mkdir(parents=True)
     (folder / "status").write_text("Name:\tkworker\nPPid:\t2\n")
-    spy, remembered = Spy(tmp_path), Remembered()
-    for _ in range(3):
-        assert look(spy, remembered=remembered) == Processes((), 1, 0, frozenset())
-    assert spy.asked.count("/proc/77/status") == 1
-    folder.rename(tmp_path / "gone")
-    folder.mkdir()
-    (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
-    (locked,) = look(spy, remembered=remembered).seen
-    assert locked.pid == 77
-
-
-def test_a_quiet_process_costs_its_statm_alone_until_the_host_counts_a_lock_or_it_grows(tmp_path: Path) -> None:
-    folder = tmp_path / "proc/77"
-    folder.mkdir(parents=True)
-    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
-    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
-    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
-    spy, remembered = Spy(tmp_path), Remembered()
-
-    def reads() -> list[str]:
-        spy.asked.clear()
-        look(spy, remembered=remembered)
-        return [path.rpartition("/")[2] for path in spy.asked if path.startswith("/proc/77/")]
-
-    assert [reads() for _ in range(4)] == [["status"], ["statm", "status"], ["statm"], ["statm"]]
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 6\n")
-    assert [reads() for _ in range(3)] == [["status"], ["statm", "status"], ["statm"]]
-    (folder / "statm").write_text("3 1 1 1 0 1 0\n")
-    assert [reads() for _ in range(2)] == [["statm", "status"], ["statm"]]
-    (tmp_path / "proc/vmstat").unlink()
-    assert [reads() for _ in range(2)] == [["status"], ["status"]]
-
-
-def test_a_quiet_process_that_the_driver_names_later_is_looked_at(tmp_path: Path) -> None:
-    folder = tmp_path / "proc/77"
-    (folder / "fd").mkdir(parents=True)
-    (folder / "fd/3").symlink_to("/dev/nvidia-uvm")
-    none = "".join(f"{name}:\t       0 kB\n" for name in ("VmLck", "VmPin", "RssShmem"))
-    (folder / "status").write_text(f"Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\n{none}")
-    (folder / "statm").write_text("2 1 1 1 0 1 0\n")
-    (folder / "maps").write_text("00400000-00401000 r-xp 00000000 08:02 7 /usr/bin/program\n")
-    (tmp_path / "proc/vmstat").write_text("unevictable_pgs_mlocked 5\n")
     proc, remembered = Proc.below(tmp_path), Remembered()
-    for _ in range(3):
-        assert look(proc, remembered=remembered).seen == ()
-    found = look(proc, 77, remembered=remembered)
-    assert ([one.pid for one in found.seen], found.strangers) == ([77], frozenset())
+    assert look(proc, remembered=remembered) == Processes((), 1, 0, frozenset())
+    (folder / "status").write_text("Name:\tprogram\nVmPeak:\t8 kB\nVmSize:\t8 kB\nVmLck:\t4 kB\nVmPin:\t0 kB\n")
+    assert [process.pid for process in look(proc, remembered=remembered).seen] == [77]
+
+
+HOLDS = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); f.close(); print(); input()"
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(process_scan, "LEAST_BYTES", 2 * MIB)
+    path = Path(f"/dev/shm/pinscope-left-{os.getpid()}")
+    path.write_bytes(b"x" * 2 * MIB)
+    yield path
+    path.unlink()
+
+
+def left(path: Path) -> list[int]:
+    return [file.bytes for file in left_files(HERE) if file.path == str(path)]
+
+
+def test_a_file_is_left_once_no_process_has_it_open_or_mapped(cache: Path) -> None:
+    with cache.open("r+b") as file:
+        assert left(cache) == []
+        mapped = mmap.mmap(file.fileno(), 0)
+    assert left(cache) == []
+    mapped.close()
+    assert left(cache) == [2 * MIB]
+
+
+def test_a_killed_server_leaves_it(cache: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, cache], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        assert left(cache) == []
+        server.kill()
+    assert left(cache) == [2 * MIB]
+
+
+def test_small_and_sparse_files_are_none(cache: Path) -> None:
+    os.truncate(cache, MIB)
+    assert left(cache) == []
+    os.truncate(cache, 64 * MIB)
+    assert left(cache) == []
+
+
+def test_where_not_every_process_could_be_looked_at_nothing_is_said(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_scan.Allowance, "is_spent", True)
+    assert left(cache) == []
+
+
+def test_another_users_file_is_left_to_root(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
+    assert left(cache) == []
+
+
+def test_files_of_huge_pages_count_wherever_they_are_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_scan, "LEAST_BYTES", 2 * MIB)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/7/fd").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("30 1 0:40 / /mnt/huge rw - hugetlbfs none rw,pagesize=2M\n")
+    (tmp_path / "mnt/huge/server").mkdir(parents=True)
+    file = tmp_path / "mnt/huge/server/kv"
+    file.write_bytes(b"x" * 2 * MIB)
+    assert [seen.path for seen in left_files(Proc.below(tmp_path))] == ["/mnt/huge/server/kv"]
+    (tmp_path / "proc/7/fd/3").symlink_to(file)
+    assert left_files(Proc.below(tmp_path)) == ()
+
+
+def test_a_series_looks_every_30_seconds(cache: Path) -> None:
+    now = [100.0]
+    known = LeftFiles(clock=lambda: now[0])
+
+    def is_named() -> bool:
+        return str(cache) in [file.path for file in known.look(HERE)]
+
+    assert is_named()
+    with cache.open():
+        assert is_named()
+        now[0] += AGAIN_SECONDS
+        assert not is_named()

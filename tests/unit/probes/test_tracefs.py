@@ -54,8 +54,8 @@ def library_and_offset() -> tuple[str, int]:
 
 
 def test_where_tracefs_is_mounted_is_read_from_the_mounts(plant: Plant) -> None:
-    text = "none /x debugfs rw 0 0\n\ntracefs\ntracefs /y tracefs rw,relatime 0 0\n"
-    assert tracing_folder(plant({"/proc/self/mounts": text})).value == Path("/y")
+    text = f"25 20 0:9 / /x rw - debugfs none rw\n\ntracefs\n{MOUNTED.format('/y')}"
+    assert tracing_folder(plant({"/proc/self/mountinfo": text})).value == Path("/y")
 
 
 def test_a_program_in_a_process_s_place_is_traced_by_its_pid(instance: TraceInstance) -> None:
@@ -152,7 +152,7 @@ def test_leftovers_of_processes_that_are_gone_are_removed_and_others_stay(
         (kernel / "instances" / strangers).rmdir()
 
 
-MOUNTED = "tracefs {} tracefs rw,relatime 0 0\n"
+MOUNTED = "25 20 0:11 / {} rw,relatime - tracefs tracefs rw\n"
 ROOT = "Name:\tpython\nCapEff:\t000001ffffffffff\n"
 
 
@@ -164,7 +164,9 @@ def host(tmp_path: Path) -> Path:
     (tmp_path / "proc/self/status").write_text(ROOT)
     (tmp_path / "tracing").mkdir()
     (tmp_path / "tracing/uprobe_events").write_text("")
-    (tmp_path / "proc/self/mounts").write_text("proc /proc proc rw 0 0\n" + MOUNTED.format(tmp_path / "tracing"))
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "24 20 0:5 / /proc rw - proc proc rw\n" + MOUNTED.format(tmp_path / "tracing")
+    )
     (tmp_path / "sys/kernel/security").mkdir(parents=True)
     (tmp_path / "sys/kernel/security/lockdown").write_text("none [integrity] confidentiality\n")
     (tmp_path / "sys/kernel/tracing").mkdir()
@@ -186,7 +188,7 @@ def no_root(capabilities: str) -> tuple[str, str, str]:
         ("proc/self/ns/pid", "link to pid:[4026532000]", "--pid=host"),
         *map(no_root, ["0000000000000000", "00000000a80425fb", "x", ""]),
         ("sys/kernel/security/lockdown", "none integrity [confidentiality]\n", "locked down"),
-        ("proc/self/mounts", "proc /proc proc rw 0 0\ntracefs\n", f"'{MOUNT_COMMAND}'"),
+        ("proc/self/mountinfo", "24 20 0:5 / /proc rw - proc proc rw\ntracefs\n", f"'{MOUNT_COMMAND}'"),
         ("tracing/uprobe_events", None, "CONFIG_UPROBE_EVENTS"),
         ("sys/kernel/tracing", None, "no tracefs"),
     ],
@@ -195,7 +197,7 @@ def test_what_stands_in_the_way_is_named_in_a_line(host: Path, path: str, text: 
     place = host / path
     if place.is_dir():  # and it is mounted nowhere
         place.rmdir()
-        (host / "proc/self/mounts").write_text("")
+        (host / "proc/self/mountinfo").write_text("")
     else:
         place.unlink()
     if text is not None and text.startswith("link to "):

@@ -24,7 +24,6 @@ from pinscope.report.html import CONTENT_SECURITY_POLICY
 from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
 from pinscope.store.store import Store
 from tests.data.recorded import reading
-from tests.unit.recordings.raw import recordings
 from tests.unit.store.runs import new_run
 
 MEASURED = list({run.experiment: run for run in recorded_runs() if isinstance(run, ExperimentRun)}.values())
@@ -67,10 +66,11 @@ def plain(value: Any) -> str:
 
 
 def medians(run: Run) -> dict[str, tuple[list[str], pd.Series[Any]]]:
-    """Of values that are the median of a field of the rows: name → labels, and what pandas makes of the plain files."""
+    """Of values that are the median of a field of the rows: name → labels, and what pandas makes of the rows."""
     first = declared(run.id)
     kind = type(first)
-    rows = next(raw.counted for raw in recordings() if raw.run["id"] == run.id)
+    rows = pd.DataFrame(map(dict, recorded_observations(run.id)))
+    rows = rows[~rows["warmup"]]
     labels: Sequence[str] = [name for name in labels_of(kind) if name in kind.__dataclass_fields__]
     fields = {name: value.row or name for name, value in values_of(kind).items()}
     rows = rows[rows["kind"] == "move"] if run.experiment == "scatter" else rows

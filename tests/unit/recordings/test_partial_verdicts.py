@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
-from pinscope.analysis.read_rows import ReadRows
-from pinscope.experiments.registry import find_reader, read_run
-from pinscope.records.run import parse_run
+from pinscope.analysis.read_rows import ReadRows, Rows
+from pinscope.experiments.registry import find_reader, read_run, readers
+from pinscope.records.run import Run
+from pinscope.store.recordings import recorded_observations
 from tests.data.recorded import RECORDED, reading
-from tests.unit.recordings.raw import Recorded, recordings
 
 PARTS = {
     "access": ("way", "pattern", "spacing", "uses"),
@@ -32,12 +30,13 @@ SENTENCE = re.compile(r"([A-Z0-9]|[a-z0-9]+ \(pid ).*[^.]\.")
 """It begins with a capital, a number or a process."""
 
 
-def named(experiment: str) -> list[Recorded]:
-    return [recorded for recorded in recordings() if recorded.run["experiment"] == experiment]
+def named(experiment: str) -> list[tuple[Run, Rows]]:
+    runs = [run for run in RECORDED.values() if run.experiment == experiment]
+    return [(run, [dict(row) for row in recorded_observations(run.id)]) for run in runs]
 
 
-def check(recorded: Recorded, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    return checked(read_run(parse_run(recorded.run), rows).verdict)
+def check(run: Run, rows: Rows) -> str | None:
+    return checked(read_run(run, rows).verdict)
 
 
 def checked(verdict: str | None) -> str | None:
@@ -50,6 +49,10 @@ def checked(verdict: str | None) -> str | None:
     return verdict
 
 
+def test_every_kind_of_run_is_recorded() -> None:
+    assert {reader.kind.name for reader in readers()} == {run.experiment for run in RECORDED.values()}
+
+
 @pytest.mark.xdist_group("readings")
 def test_every_recording_has_a_verdict_of_one_short_sentence() -> None:
     for name in RECORDED:
@@ -58,21 +61,21 @@ def test_every_recording_has_a_verdict_of_one_short_sentence() -> None:
 
 @pytest.mark.parametrize("experiment", PARTS)
 def test_a_run_that_broke_off_has_a_verdict_that_reads_as_one_or_none(experiment: str) -> None:
-    for recorded in named(experiment):
-        count = len(recorded.observations)
-        assert check(recorded, []) is None
+    for run, observations in named(experiment):
+        count = len(observations)
+        assert check(run, []) is None
         rows = ReadRows(find_reader(experiment).kind.Observation)  # grows, as that of a run that goes on
         for part in range(1, STAGES + 1):
-            rows.add(recorded.observations[len(rows) : count * part // STAGES])
-            verdict = check(recorded, rows)
+            rows.add(observations[len(rows) : count * part // STAGES])
+            verdict = check(run, rows)
         assert verdict is not None
         assert len(verdict) <= 150
 
 
 @pytest.mark.parametrize("experiment", PARTS)
 def test_a_run_that_measured_only_a_part_has_a_verdict_on_that_or_none(experiment: str) -> None:
-    for recorded in named(experiment):
+    for run, observations in named(experiment):
         for label in PARTS[experiment]:
-            for value in {row.get(label) for row in recorded.observations}:
-                check(recorded, [row for row in recorded.observations if row.get(label) == value])
-                check(recorded, [row for row in recorded.observations if row.get(label) != value])
+            for value in {row.get(label) for row in observations}:
+                check(run, [row for row in observations if row.get(label) == value])
+                check(run, [row for row in observations if row.get(label) != value])

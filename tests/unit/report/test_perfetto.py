@@ -233,8 +233,3 @@ def test_each_combination_is_a_process_with_named_lanes_whose_spans_do_not_overl
             assert lanes[lane] == {"copy": "copies", "compute": "kernels"}[event["cat"]]
             assert event["ts"] >= ends.get(lane, 0.0) - 1e-6
             ends[lane] = event["ts"] + event["dur"]
-
-
-def test_a_run_without_timeline_is_refused() -> None:
-    with pytest.raises(BadInput, match="has no timeline"):
-        events(synthetic.document("bandwidth"))

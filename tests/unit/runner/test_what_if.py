@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pinscope.errors import BadInput
-from pinscope.runner import tracing
-from pinscope.runner.tracing import HeardStdout, parse_request
+from pinscope.runner import what_if
+from pinscope.runner.what_if import HeardStdout, parse_request
 
 
 def test_lines_are_looked_for_here_and_beside_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_what_a_program_writes_is_passed_on_and_compared(capfd: pytest.CaptureFi
 
 
 def test_a_child_that_holds_stdout_open_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(what_if, "LINGER_SECONDS", 0.1)
     with HeardStdout(pass_on=False) as stdout:
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=stdout.descriptor)
         stdout.finish()
@@ -81,7 +81,7 @@ def test_a_child_that_holds_stdout_open_is_not_waited_for(monkeypatch: pytest.Mo
 
 def test_a_program_whose_output_nobody_takes_gets_the_error() -> None:
     code = (
-        "import sys; from pinscope.runner.tracing import HeardStdout; import subprocess\n"
+        "import sys; from pinscope.runner.what_if import HeardStdout; import subprocess\n"
         "with HeardStdout(True) as stdout:\n"
         "    print(subprocess.run(['yes'], stdout=stdout.descriptor).returncode, file=sys.stderr)\n"
     )
@@ -96,7 +96,7 @@ def test_a_program_whose_output_nobody_takes_gets_the_error() -> None:
 def test_a_terminal_stays_one_as_large_as_ours() -> None:
     code = "import os; print(os.isatty(1), os.get_terminal_size(1).columns)"
     ours = (
-        "import subprocess, sys; from pinscope.runner.tracing import HeardStdout\n"
+        "import subprocess, sys; from pinscope.runner.what_if import HeardStdout\n"
         "with HeardStdout(True) as stdout:\n"
         f"    subprocess.run([sys.executable, '-c', {code!r}], stdout=stdout.descriptor, check=True)\n"
     )

@@ -115,33 +115,6 @@ def test_fields_that_a_later_version_adds_are_no_hindrance() -> None:
 # Damage
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_a_truncated_bundle_is_refused(data: st.DataObject) -> None:
-    length = data.draw(st.integers(0, len(sample_bytes()) - 1))
-    assert_refused(sample_bytes()[:length], "is not a PinScope bundle|is a damaged bundle")
-
-
-@settings(max_examples=200)
-@given(st.data())
-def test_flipped_bits_are_refused_or_change_nothing(data: st.DataObject) -> None:
-    damaged = bytearray(sample_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(damaged) - 1))
-        damaged[place] ^= data.draw(st.integers(1, 255))
-    try:
-        read = parse_bundle(bytes(damaged), "x")
-    except BadBundle:
-        return
-    assert read == list(sample())  # the flip hit a field that carries nothing, such as a member's time
-
-
-@given(st.binary(max_size=300))
-def test_any_other_bytes_are_refused(content: bytes) -> None:
-    for data in (content, b"PK\x03\x04" + content, sample_bytes()[:200] + content + sample_bytes()[-22:]):
-        assert_refused(data, "is not a PinScope bundle|is a damaged bundle")
-
-
 def test_what_is_no_bundle_is_called_so(tmp_path: Path) -> None:
     assert_refused(b"", "some.pinscope is not a PinScope bundle$")
     assert_refused(b"%PDF-1.7", "is not a PinScope bundle$")
@@ -162,11 +135,11 @@ def test_a_newer_format_is_refused_with_both_numbers() -> None:
 
 
 UNFIT: tuple[tuple[Callable[[Members], Any], str], ...] = (
-    (with_json("manifest.json", format="1"), "no format number"),
+    (with_json("manifest.json", format="1"), "manifest.json: format: Input should be a valid integer"),
     (with_json("manifest.json", runs=["r0"]), "members are not those"),
     (with_json("manifest.json", runs=["r0", "r1", "r1"]), "members are not those"),
     (with_json("manifest.json", runs=5), "manifest.json: runs: Input should be a valid array"),
-    (lambda members: members.update({"manifest.json": b"{"}), "manifest.json is not JSON"),
+    (lambda members: members.update({"manifest.json": b"{"}), "manifest.json: Invalid JSON"),
     (lambda members: members.update({"../../etc/passwd": b""}), "members are not those"),
     (lambda members: members.pop("runs/r1/observations.jsonl"), "members are not those"),
     (with_json("runs/r0/run.json", id="r1"), "runs/r0/run.json holds run r1"),

@@ -55,7 +55,7 @@ class Lines:
         return (tables.load_json(line) for line in self._lines)
 
     def lines(self) -> Iterator[bytes]:
-        yield b"\n".join(self._lines)
+        yield b"".join(line + b"\n" for line in self._lines)
 
 
 def test_imported_rows_lie_in_blocks_and_read_as_any_others(store: Store) -> None:
@@ -90,6 +90,7 @@ REFUSED = {
     "not flat": (PLAIN, '{"repeat":1,"warmup":false,"seconds":{"a":1}}'),
     "a list": (PLAIN, '{"repeat":1,"warmup":false,"seconds":[1]}'),
     "a truth value": (PLAIN, '{"repeat":true,"warmup":false}'),
+    "no JSON": (PLAIN, '{"repeat":01,"warmup":false,"note":"a","seconds":1.5}'),
 }
 
 
@@ -106,9 +107,18 @@ def test_rows_that_are_not_plain_are_looked_at_one_by_one(store: Store) -> None:
 
 
 def test_plain_rows_are_kept_as_they_came() -> None:
-    spaced = PLAIN.replace(":", ": ")
-    (block,) = pack(Lines(spaced, spaced))
-    assert block["characters"] == 2 * len(spaced) + 1
+    written = PLAIN.replace("1.5", "-1.50e-07")
+    (block,) = pack(Lines(written, written))
+    assert block["characters"] == 2 * len(written) + 1
+
+
+def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, rows = new_run(status="done"), recorded_observations(REAL)
+    with BundleReader(io.BytesIO(render_bundle([(run, rows)])), "x") as bundle:
+        ((_, packed),) = bundle.items()
+        monkeypatch.setattr(bundle, "each_row", None)
+        (block,) = pack(packed)
+    assert block["rows"] == len(rows)
 
 
 def test_figures_of_a_run_lie_beside_it_and_go_with_it(store: Store) -> None:

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -267,20 +266,3 @@ def test_a_damaged_observation_is_named_and_hides_no_other_run(tmp_path: Path) -
         assert list(store.observations("good")) == new_rows(3)
         with pytest.raises(StoreFailed, match="observation 1 of run bad in the database cannot be read"):
             list(store.observations("bad"))
-
-
-def test_a_log_that_a_killed_writer_only_began_is_no_hindrance(tmp_path: Path) -> None:
-    """SQLite alone tries it for ten seconds, and then says "locking protocol"."""
-    with Store(f"sqlite:///{tmp_path}/x.db") as store:
-        store.add(new_run("r", status="done"))
-        (tmp_path / "killed").mkdir()
-        for name in ("x.db", "x.db-wal", "x.db-shm"):
-            shutil.copyfile(tmp_path / name, tmp_path / "killed" / name)
-    with closing(sqlite3.connect(tmp_path / "x.db")) as whole:
-        whole.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copyfile(tmp_path / "x.db", tmp_path / "killed" / "x.db")
-    os.truncate(tmp_path / "killed" / "x.db-wal", 32)
-    begun = time.monotonic()
-    with closing(open_read_only(tmp_path / "killed" / "x.db")) as connection:
-        assert connection.execute("SELECT id FROM runs").fetchall() == [("r",)]
-    assert time.monotonic() - begun < 5

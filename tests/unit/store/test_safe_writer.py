@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -314,21 +313,6 @@ def test_nobody_else_brings_a_run_into_the_database(
     bring_in(store)
     assert store.runs(recordings=False) == []
     assert find_saved(store, "r") is None
-
-
-def test_the_writer_may_be_used_while_others_read(store: Troubled, writer: SafeWriter) -> None:
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set():
-            assert len(store.observations("r")) <= store.run("r").observations
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(200):
-        writer.append(new_rows(1, first=number))
-    stop.set()
-    reader.join()
 
 
 @pytest.mark.parametrize("failing", [False, True])

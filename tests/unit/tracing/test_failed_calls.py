@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pinscope.tracing.cuda_errors import error_name
-from pinscope.tracing.failed_calls import earlier_memory, failures
+from pinscope.tracing.failed_calls import earlier_memory, error_name, failures
 from pinscope.tracing.spool import FAILED, TYPES
 
 REGISTER, LAST, PEEK, SYNCHRONIZE, DRIVER = 2 << 16 | 152, 2 << 16 | 10, 2 << 16 | 11, 2 << 16 | 165, 1 << 16 | 500

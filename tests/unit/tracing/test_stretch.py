@@ -1,7 +1,8 @@
-"""A stretch of a trace's time: what is in it, one by one or as how much ran at once."""
+"""A stretch of a trace's time: what is in it, one by one or as how much ran at once; and unions of intervals."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from pinscope.charts.marks import Chart
 from pinscope.errors import InvalidParameter
 from pinscope.experiments.registry import draw_run
 from pinscope.tracing import stretch
-from pinscope.tracing.stretch import PIECES, Extent, Stretch, at_once, call_kind, extent, stretch_of, within
+from pinscope.tracing.stretch import PIECES, Busy, Extent, Stretch, at_once, call_kind, extent, once, stretch_of, within
 from pinscope.tracing.trace.charts import moment, timeline
 from tests.data.synthetic_trace import attached, program, run, site
 
@@ -153,12 +154,12 @@ def test_a_stretch_has_the_panels_of_the_whole_trace_also_where_nothing_ran(loop
     ]  # fmt: skip
 
 
-def test_a_stretch_in_which_nothing_ran_says_so() -> None:
-    empty = timeline(Stretch(10 * MS, 20 * MS))
-    assert empty.figure.layout.annotations[0].text == "Nothing ran"
-    assert empty.caption == "No call, copy or kernel ran in these 10.0 ms."
+def test_a_stretch_in_which_nothing_ran_says_so(loop: Attached) -> None:
+    empty = timeline(stretch_of(loop, whole_of(loop), 52 * MS // 10, 58 * MS // 10))
+    assert {title.rpartition(": ")[2] for title in titles(empty)} == {"none"}
+    assert empty.caption == "No call, copy or kernel ran in these 600 µs."
     assert empty.figure.layout.yaxis.showticklabels is False
-    assert [trace.showlegend for trace in empty.figure.data] == [False]
+    assert {trace.showlegend for trace in empty.figure.data} == {False}
 
 
 @pytest.mark.parametrize("at_ns", [0, 1, 5000])
@@ -241,3 +242,39 @@ def test_more_gpus_than_there_can_be_are_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stretch, "DEVICES_READ", 1)
     with pytest.raises(InvalidParameter, match="more than 1 different values of device"):
         extent(attached(kernels=[{"device": 0}, {"device": 1}]))
+
+
+def times(*values: int) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+def test_it_agrees_with_counting_every_moment() -> None:
+    chance = random.Random(7)
+    starts = [chance.randrange(500) for _ in range(60)]
+    ends = [start + chance.randrange(1, 20) for start in starts]
+    covered = np.zeros(600, bool)
+    for start, end in zip(starts, ends, strict=True):
+        covered[start:end] = True
+    busy = Busy(np.asarray(starts), np.asarray(ends))
+    assert busy.seconds == covered.sum() / 1e9
+    begun = np.asarray([chance.randrange(590) for _ in range(200)], np.int64)
+    ended = begun + np.asarray([chance.randrange(60) for _ in range(200)])
+    expected = [covered[a:b].sum() for a, b in zip(begun, ended, strict=True)]
+    assert busy.within(begun, ended).tolist() == expected
+
+
+def test_after_a_moment_it_is_idle_until_the_next_begins() -> None:
+    busy = Busy(times(10, 50), times(20, 60))
+    assert busy.idle_after(times(0, 10, 15, 20, 45, 60, 99)).tolist() == [10, 0, 0, 30, 5, 0, 0]
+
+
+def test_where_nothing_ran_nothing_is_covered() -> None:
+    busy = Busy(times(), times())
+    assert busy.seconds == 0
+    assert busy.within(times(1), times(9)).tolist() == [0]
+    assert busy.idle_after(times(1)).tolist() == [0]
+
+
+def test_each_moment_of_overlapping_stretches_belongs_to_the_first() -> None:
+    starts, ends = once(times(0, 5, 6, 20), times(10, 12, 8, 25))
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 10), (10, 12), (12, 12), (20, 25)]

@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.experiments.access.experiment import AccessObservation
-from pinscope.experiments.access.reading import Accesses, Cell, Pair, of, winners
+from pinscope.experiments.access.reading import Accesses, Cell, Pair, of
 from pinscope.records.run import Finding
 from tests.data import synthetic
 from tests.data.readings import As
@@ -60,11 +60,6 @@ def findings(measured: ROWS) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read_access(synthetic.run("overlap"), measured).findings}
 
 
-def test_where_one_way_falls_behind_is_known_at_measured_points_only() -> None:
-    (course,) = accesses(lines()).courses("uses")
-    assert course.stretches == [("faster", [1, 2]), ("slower", [4, 8])]
-
-
 def test_ways_within_a_tenth_of_each_other_are_as_good() -> None:
     for mine, how in [
         (0.5, "faster"),
@@ -108,11 +103,6 @@ def test_a_share_at_which_a_pattern_is_not_known_is_none_from_which_all_are_fast
     assert finding.title.endswith("faster than a copy at 6.2 % (streaming write)")
     assert "slower at 100.0 %, not known at 6.2 % (streaming read)" in finding.detail
     assert None not in [figure.value for figure in finding.evidence]
-
-
-def test_ways_as_good_as_the_best_win_together() -> None:
-    alike = cells(rows("copy", 1.0) + rows("mapped", 1.05) + rows("managed", 3.0))
-    assert [cell.way for cell in winners(alike)] == ["copy", "mapped"]
 
 
 def test_one_more_use_takes_what_the_uses_add_without_the_copy() -> None:
@@ -222,9 +212,3 @@ def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy()
     assert (slower.evidence[-1].value, len(slower.evidence)) == (pytest.approx(3.6), 3)
     assert slower.advice.endswith("write whole: prefetched, it took 3.6 times as long.")
     assert "write whole" not in findings(measured + fast)["managed-on-demand"].advice
-
-
-def test_wrong_data_is_critical() -> None:
-    finding = findings(rows("mapped", 1e-3, intact=False))["access-wrong"]
-    assert finding.severity == "critical"
-    assert finding.evidence[0].value == 8

@@ -67,16 +67,6 @@ def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy
         assert even.copies == needed
 
 
-def test_a_registration_pays_for_registering_alone_as_the_memory_is_there() -> None:
-    # Giving back takes less than that of small pages, and unregistering is paid for all the same.
-    registered = buffers("registered_thp", 5.0, 0.06, touch_seconds=4.9, register_seconds=0.1, unregister_seconds=0.05)
-    rows = [*PAGEABLE, *registered, *BOTH_COPIES, *copies("pageable", 0.12, backing="thp")]
-    (even,) = measured(rows).evens
-    assert even.extra_seconds == pytest.approx(0.1 + 0.05)
-    assert even.gain_seconds == pytest.approx(0.1)  # over copies from the same memory, unregistered
-    assert even.copies == 2
-
-
 def test_what_a_pinned_buffer_replaces_decides_when_it_has_paid() -> None:
     huge = [*buffers("fresh_thp", 0.05, 0.01), *copies("pageable", 0.06, backing="thp")]
     rows = [*PAGEABLE, *huge, *buffers("pinned", 0.395, 0.1), *BOTH_COPIES]

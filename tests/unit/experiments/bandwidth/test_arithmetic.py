@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pinscope.experiments.bandwidth.reading import Cell, Copies, same_sizes
 from tests.data import synthetic
 
@@ -23,22 +21,6 @@ def row(seconds: float, nbytes: int, **labels: Any) -> dict[str, Any]:
 
 def cells(rows: list[dict[str, Any]]) -> list[Cell]:
     return Copies(synthetic.run("bandwidth"), rows).cells
-
-
-def test_bidirectional_rates_count_both_directions() -> None:
-    (one_way,) = cells([row(1.0, 1000)])
-    (both,) = cells([row(1.0, 1000, direction="bidirectional")])
-    assert both.bytes_per_second == 2 * one_way.bytes_per_second == 2000
-
-
-def test_rates_follow_from_one_more_copy_not_from_one() -> None:
-    """One copy has a start of its own that copies in a row share."""
-    rows = [
-        row(1e-5 + n / 50e9, n, one_more_seconds=2e-6 + n / 50e9, one_more_copies=64) for n in (2**12, 2**20, 2**24)
-    ]
-    curve = cells(rows)
-    assert curve[0].bytes_per_second == pytest.approx(2**12 / (2e-6 + 2**12 / 50e9))
-    assert curve[0].one_copy_seconds.median == pytest.approx(1e-5 + 2**12 / 50e9)
 
 
 def test_gpus_and_the_number_of_them_at_once_are_kept_apart() -> None:

@@ -59,15 +59,6 @@ def findings(rows: ROWS) -> dict[str, Finding]:
     return {finding.rule: finding for finding in read(rows).findings}
 
 
-def test_the_steps_of_all_rounds_with_the_same_settings_are_one_combination() -> None:
-    (cell,) = cells(rows(True, True, 5e-3))
-    assert cell.steps_count == 3 * 80
-    assert cell.steps_per_second.median == pytest.approx(200, rel=1e-3)
-    assert (cell.steps_per_second.count, cell.steps_per_second.few) == (3, 3)
-    assert cell.share(cell.stall_seconds) == pytest.approx(0.2)
-    assert cell.copy_bytes_per_second == pytest.approx(50e9)
-
-
 def with_a_backlog(steps: ROWS, ahead: int = 16) -> ROWS:
     """A long first step, and what the workers had made meanwhile comes at once."""
     early = {1: 0.15, **dict.fromkeys(range(2, ahead + 1), 1e-3)}
@@ -102,36 +93,6 @@ def test_a_loop_that_never_becomes_steady_gets_no_figure_and_is_named() -> None:
     assert draw(synthetic.run("overlap"), slower) == []
 
 
-def in_bursts(*settings: bool) -> ROWS:
-    """Three quick steps, then one that waits for the next batches: all four workers were late."""
-    quick, late = rows(*settings, 0.02, wait_seconds=1e-4), rows(*settings, 0.34, wait_seconds=0.32)
-    return [late[place] if late[place]["repeat"] % 4 == 0 else quick[place] for place in range(len(quick))]
-
-
-def test_batches_that_come_in_bursts_count_with_all_their_time() -> None:
-    (cell,) = cells(in_bursts(True, True))
-    assert cell.steps_per_second.median == pytest.approx(10, rel=1e-3)
-    assert cell.share(cell.wait_seconds) == pytest.approx(0.8, abs=0.01)
-    assert cell.stall_seconds == pytest.approx(0.096)
-
-
-def test_a_gain_is_said_with_its_interval_and_what_to_write() -> None:
-    rules = findings(all_four())
-    gain = rules["pinned-batches"]
-    assert gain.title == "pin_memory with non_blocking makes the loop 1.60 times as fast with 4 workers"
-    assert gain.severity == "warning"
-    assert "1.60 (3 repeats) with 4 workers" in gain.detail
-    assert (
-        rules["pinned-batches"].advice
-        == "With 4 workers: DataLoader(..., pin_memory=True) and batch.to(device, non_blocking=True)."
-    )
-    assert rules["non-blocking-pinned"].title.startswith("non_blocking copies of pinned batches makes the loop 1.10")
-    assert rules["non-blocking-pinned"].severity == "note"
-    headline = {figure.name: figure.value for figure in read(all_four()).headline}
-    assert headline["Fastest loop"] == "pinned, non_blocking, 4 workers"
-    assert headline["Speed-up by pin_memory with non_blocking, 4 workers"] == pytest.approx(1.6)
-
-
 def test_a_ratio_whose_interval_holds_1_is_no_difference() -> None:
     turned = [{**row, "step_seconds": 8.05e-3 * PACES[2 - row["round"]]} for row in rows(False, True, 8e-3)]
     finding = findings([*rows(False, False, 8e-3), *turned])["no-difference-measured"]
@@ -152,9 +113,6 @@ def test_the_verdict_says_what_pinned_batches_bring_and_that_the_gpu_waits() -> 
     assert read(same).verdict == (
         "3 rounds cannot tell whether pin_memory with non_blocking changes the speed (workers: 4)."
     )
-    wrong = rows(True, True, 5e-3, wrong_items=1)
-    assert read(wrong).verdict == "Batches arrived wrong on the GPU: do not trust these figures."
-    assert findings(wrong)["batch-wrong"].severity == "critical"
 
 
 def restless(pin: bool, asynchronous: bool, step: float) -> ROWS:

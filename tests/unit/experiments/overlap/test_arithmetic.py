@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
 
-from pinscope.experiments.overlap.reading import Cell, Passes, overlap_share
-from pinscope.experiments.overlap.ways import WAYS, Recipe
+from pinscope.experiments.overlap.reading import Cell, Passes
+from pinscope.experiments.overlap.ways import Recipe
 from tests.data import synthetic
 from tests.data.readings import As
 
@@ -25,11 +24,6 @@ def one_pass(seconds: float, **changes: Any) -> dict[str, Any]:
 
 def passes(rows: list[dict[str, Any]]) -> list[Cell]:
     return Passes(synthetic.run("overlap"), rows).cells
-
-
-def test_overlap_is_the_share_of_the_shorter_side_that_is_hidden() -> None:
-    for together, share in [(2.0, 1.0), (3.0, 0.0), (2.5, 0.5), (4.0, -1.0)]:
-        assert overlap_share(2.0, 1.0, together) == share
 
 
 def test_recipes_are_measured_against_pinned_copies_and_against_their_own() -> None:
@@ -71,16 +65,6 @@ def test_an_overlap_has_its_plus_minus() -> None:
         assert ("(± " in said) == bool(off and off > 0.05)
 
 
-def test_at_best_all_but_one_chunk_is_hidden() -> None:
-    (cell,) = passes([one_pass(1.02)])
-    assert cell.overlap == pytest.approx(cell.ideal_share) == pytest.approx(1 - 1 / 50)
-
-
-def test_corrupted_chunks_are_counted_over_all_counted_passes() -> None:
-    (cell,) = passes([one_pass(1.0, corrupted_chunks=3), one_pass(1.0, corrupted_chunks=4)])
-    assert (cell.corrupted_chunks, cell.checked_chunks) == (7, 100)
-
-
 @pytest.mark.parametrize(
     ("alone", "whole", "words"),
     [
@@ -110,13 +94,3 @@ def test_a_recipe_names_what_is_left_out() -> None:
         (Recipe("pinned", False, 1, False), "no separate copy stream, no double buffering, no events"),
     ]:
         assert recipe.label == label
-
-
-def test_the_full_recipe_comes_first_then_each_ingredient_left_out() -> None:
-    every = product(("d2h", "h2d"), ("pageable", "pinned"), (False, True), (8, 2, 1), (False, True))
-    rows = [
-        one_pass(1.0, direction=way, memory=memory, separate_stream=stream, depth=depth, events=events)
-        for way, memory, stream, depth, events in every
-    ]
-    simple = [(cell.direction, cell.recipe.missing) for cell in passes(rows) if cell.recipe.is_simple]
-    assert simple == [(way, missing) for way in ("h2d", "d2h") for missing in ((), *((name,) for name in WAYS))]

@@ -16,19 +16,23 @@ from pinscope.errors import Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.pressure import experiment as pressure
 from pinscope.experiments.pressure.experiment import SMALLEST_GROUP, Pressure, PressureParams
-from pinscope.experiments.pressure.reading import Climb, courses
+from pinscope.experiments.pressure.reading import Climb, Mark, courses
 from pinscope.lab.cgroup_sandbox import CgroupSandbox, find_place
 from pinscope.lab.harness import Harness, check_budget
 from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.proc import Answer
 from pinscope.records.environment import Limits
 from tests.data import synthetic
-from tests.unit.experiments.pressure.test_group_reading import off
 
 MIB, GIB = 2**20, 2**30
 MODULES = ("pinscope.experiments.pressure.ways", "pinscope.lab.child_processes")
 PLACE = find_place()
 needs_a_group = pytest.mark.skipif(PLACE.value is None, reason=PLACE.reason or "")
+
+
+def off(mark: Mark, expected: int | None) -> int:
+    """By how many bytes what was expected lies outside the two steps."""
+    return 0 if expected is None else max(mark.below_bytes - expected, expected - mark.bytes, 0)
 
 
 def params(quick: bool = True, **overrides: object) -> PressureParams:

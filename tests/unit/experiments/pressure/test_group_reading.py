@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinscope.experiments.pressure.experiment import PressureObservation, amounts
-from pinscope.experiments.pressure.reading import Climb, Mark, courses, round_seconds
+from pinscope.experiments.pressure.reading import Climb, courses, round_seconds
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Reading
 from tests.data import synthetic
@@ -76,11 +76,6 @@ def only(rows: Sequence[Mapping[str, Any]]) -> Climb:
     return climb
 
 
-def off(mark: Mark, expected: int | None) -> int:
-    """By how many bytes what was expected lies outside the two steps."""
-    return 0 if expected is None else max(mark.below_bytes - expected, expected - mark.bytes, 0)
-
-
 def reading(rows: list[dict[str, Any]]) -> Reading:
     return read_run(synthetic.run("pressure"), rows)
 
@@ -91,20 +86,6 @@ def test_three_large_steps_are_followed_by_small_ones_up_to_the_limit() -> None:
     assert {later - one for one, later in pairwise(found[2:])} == {STEP}
     assert LIMIT - STEP < found[-1] <= LIMIT
     assert next(amounts(LIMIT, LIMIT, STEP)) == STEP  # a group that is full already
-
-
-def test_the_cliff_lies_where_the_groups_account_says_and_so_does_the_kill() -> None:
-    climb = only(filled())
-    kinds = {mark.kind: mark for mark in climb.marks}
-    assert climb.expected_cliff == CLIFF
-    assert climb.expected_kill == KILL
-    assert kinds["slower"].below_bytes <= CLIFF < kinds["slower"].bytes
-    assert kinds["slower"].bytes - kinds["slower"].below_bytes == STEP
-    assert kinds["killed"].below_bytes <= KILL < kinds["killed"].bytes
-    assert climb.cliff in {kinds["cache"], kinds["slower"]}
-    assert climb.times == pytest.approx((FILE / DISK + 0.01) / (FILE / FAST + 0.01))
-    assert climb.outside_times == 1
-    assert climb.gone is True
 
 
 def test_a_file_that_was_read_in_part_counts_as_if_read_whole() -> None:

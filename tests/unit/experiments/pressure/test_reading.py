@@ -82,19 +82,6 @@ def at(phase: str, first: int, last: int = STEPS, **values: Any) -> Change:
     return lambda where, step: values if where == phase and first <= step <= last else {}
 
 
-def test_a_calm_run_is_good_and_names_the_price() -> None:
-    found = findings(rows())
-    assert set(found) == {"gone-for-everybody"}
-    assert found["gone-for-everybody"].title == "Each pinned GiB lowered the host's available memory by 1 GiB"
-    headline = {figure.name: figure.value for figure in reading(rows()).headline}
-    assert headline["Available memory lost per pinned GiB"] == pytest.approx(GIB)
-    assert headline["Page fault time with 1 GiB pinned (the slowest step) against before"] == pytest.approx(
-        2.25 / 2.3
-    )  # its first round counts
-    assert headline["Least share of the test file in the page cache"] == 1.0
-    assert headline["Longest stall for memory, share of a step's time"] == 0.0
-
-
 def test_the_share_is_that_of_the_control_group_where_it_has_less_than_the_host() -> None:
     calm = reading(rows(), cgroup_limit_bytes=8 * GIB)
     assert (calm.verdict or "").startswith("Pinning 4 GiB (50.0 % of the cgroup)")

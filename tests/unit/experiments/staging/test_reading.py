@@ -79,7 +79,6 @@ def test_a_way_pays_from_the_use_at_which_its_parts_come_to_less_than_plain_copi
 def test_a_verdict_says_only_what_was_measured() -> None:
     assert "no way is clearly faster" in (reading([*rows("plain", 0.01), *rows("pin_then_copy", 0.02)]).verdict or "")
     assert reading([*rows("in_place", 0.01)]).verdict is None
-    assert "wrong" in (reading([*rows("plain", 0.01, wrong_words=1)]).verdict or "")
 
 
 def test_a_plain_copy_that_takes_longer_is_a_warning_with_code_for_the_threads_that_were_best() -> None:

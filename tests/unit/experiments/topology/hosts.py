@@ -21,7 +21,7 @@ WAYS = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
 
 def copied(
     rates: Mapping[int, float], direction: str = "h2d", *, issued_by: str = "one_process", node: int | None = None,
-    near: Mapping[int, int] | None = None, wrong: int = 0, repeats: int = 8,
+    near: Mapping[int, int] | None = None, repeats: int = 8,
 ) -> ROWS:  # fmt: skip
     """A case: GPU → its bytes/second each way; a warm-up, then equal repeats."""
     window = COPIES * SIZE / max(rates.values())
@@ -32,7 +32,7 @@ def copied(
             issued_by=issued_by, placed="near" if node is None else "node",  # type: ignore[arg-type]
             node=(near or {}).get(gpu) if node is None else node, bytes=SIZE, copies=COPIES, begun_seconds=0.0,
             device_seconds=COPIES * SIZE / rate, window_seconds=window, window_bytes=round(rate * window),
-            wrong_words=wrong if number == repeats else None,
+            wrong_words=0 if number == repeats else None,
         ).model_dump()
         for number in range(repeats + 1) for gpu, rate in rates.items() for way in WAYS[direction]
     ]  # fmt: skip

@@ -148,12 +148,6 @@ def test_one_process_beside_a_process_each() -> None:
     assert differ.advice.endswith("copy from one process.")
 
 
-def test_wrong_words_come_before_all_else() -> None:
-    reading = read(copied({0: LINK}, wrong=3))
-    assert reading.findings[0].rule == "content-wrong"
-    assert (reading.verdict or "").startswith("Data arrived wrong")
-
-
 def test_nothing_measured_yet_is_no_verdict() -> None:
     reading = read([])
     assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())

@@ -103,15 +103,6 @@ def test_chunks_are_advised_only_where_one_call_makes_calls_wait_clearly_longer(
     assert not findings(calm)
 
 
-def test_the_longest_of_all_repeats_counts_and_the_median_time() -> None:
-    (cell,) = cells_of(HOST_ALLOC)
-    assert cell.longest.seconds == 0.31
-    assert (cell.total_seconds.median, cell.release_seconds) == (6.4, 3.2)
-    assert cell.longest_words == "kernel launch while pinning"
-    (control,) = cells_of(TOUCH)
-    assert control.longest_words == "kernel launch"
-
-
 def test_the_verdict_says_what_was_measured() -> None:
     for found, verdict in [
         (ALL, 'While serving, pin 16 GiB by pinscope.pinned_empty(chunk="auto"): longest wait 9.00 ms, '

@@ -8,6 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Finding, Reading
+from pinscope.tracing.trace.answer import LINES
 from tests.data.synthetic_trace import MIB, host_call, place, program, row, run, site
 
 PINNED = {"source": "pinned", "call_seconds": 0.001, "idle_seconds": 0.02, "copy_seconds": 0.02}
@@ -101,6 +102,14 @@ def test_pinned_memory_that_is_copied_as_pageable_is_told_with_the_reason_and_bo
 def test_pageable_memory_that_is_converted_is_pageable_all_the_same() -> None:
     work = host_call(33, "Tensor.copy_", converted_bytes=1000 * MIB, reason=HIDDEN["reason"])
     assert sorted(rules(read(program(), site(33, reason=HIDDEN["reason"]), work))) == ["cpu-work", "pageable-copies"]
+
+
+def test_work_that_goes_where_the_line_s_copies_come_from_pinned_memory_is_not_saved_twice() -> None:
+    reading = read(program(), site(33), host_call(33, "cupy.asarray", staged_bytes=1000 * MIB, first_seconds=0.0))
+    assert sorted(rules(reading)) == ["cpu-work", "pageable-copies"]
+    assert (reading.verdict or "").startswith("Pin what train.py:33 copies")
+    (lines,) = (table for table in reading.tables if table.title == LINES)
+    assert lines.rows[0][1] == pytest.approx(SAVED)
 
 
 def loader(received: float, waited: float, processor: float = 0.0, **values: Any) -> Reading:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pinscope.analysis.outliers import NEWEST, Fleet, outlier_line
+from pinscope.analysis.outliers import NEWEST, Fleet
 from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_reading_table
 from pinscope.cli.run import experiment_names
@@ -111,9 +111,9 @@ def outliers(
     else:
         for fleet in fleets:
             for outlier in fleet.outliers:
-                print_line(f"{fleet.experiment}: {outlier_line(fleet, outlier)}")
+                print_line(f"{fleet.experiment}: {outlier.line}")
             for suspect in fleet.suspects:
-                complain(f"seen once, run it again: {fleet.experiment}: {outlier_line(fleet, suspect)}")
+                complain(f"seen once, run it again: {fleet.experiment}: {suspect.line}")
     if any(fleet.outliers for fleet in fleets):
         return 1
     untold = [fleet for fleet in fleets if len(fleet.alone) == len(fleet.gpus)]

@@ -69,13 +69,13 @@ class Reader:
         reading = self._module("reading")
         concluded = self.findings(measured)
         return Reading(
-            verdict=self.verdict(measured, concluded),
+            verdict=self.verdict(run, measured, concluded),
             headline=tuple(islice(reading.headline(measured), self.most_figures)),
             tables=tuple(table for table in reading.tables(measured) if table.rows),
             findings=concluded,
         )
 
-    def verdict(self, measured: Any, concluded: Sequence[Finding]) -> str | None:
+    def verdict(self, run: Run, measured: Any, concluded: Sequence[Finding]) -> str | None:
         """The answer in one sentence. One that repeats what a finding says stands beside the findings."""
         findings = self._module("findings")
         if hasattr(findings, "verdict"):
@@ -112,16 +112,11 @@ class Entry(Reader):
 
     most_figures: ClassVar[int | None] = 6
 
-    def read(self, run: Run, rows: Sequence[Row]) -> Reading:
-        reading = super().read(run, rows)
-        if isinstance(run, ExperimentRun) and reading.verdict:
-            return reading.model_copy(update={"verdict": on_lab(run.lab, reading.verdict)})
-        return reading
-
-    def verdict(self, measured: Any, concluded: Sequence[Finding]) -> str | None:
-        """That of wrong data, which no other answer stands beside; else as of all kinds."""
+    def verdict(self, run: Run, measured: Any, concluded: Sequence[Finding]) -> str | None:
+        """That of wrong data, which no other answer stands beside; else as of all kinds, on the host model named so."""
         wrong = getattr(measured, "wrong", NOTHING_WRONG)
-        return wrong.verdict or super().verdict(measured, concluded)
+        sentence = wrong.verdict or super().verdict(run, measured, concluded)
+        return sentence and on_lab(cast("ExperimentRun", run).lab, sentence)
 
     def findings(self, measured: Any) -> tuple[Finding, ...]:
         """What the rules of the experiment find, the gravest and dearest first."""

@@ -89,7 +89,7 @@ def verdict(fleet: Fleet) -> str:
     worst = fleet.outliers[0]
     return (
         f"{count} of {of} {'is' if count == 1 else 'are'} worse than others like them, "
-        f"{fleet.gpus[worst.place].words} by {change_words(worst.change)}{again}."
+        f"{worst.gpu.words} by {change_words(worst.change)}{again}."
     )
 
 
@@ -97,20 +97,19 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     """Those that are worse, then those that were so once: what, and why."""
     labels = [label] if label else []
     columns = dict.fromkeys(["GPU", *labels, "worse by", "what", "why", "newest run"], "text")
-    some = [(fleet.gpus[outlier.place], outlier) for outlier in (*fleet.outliers, *fleet.suspects)]
     return table(
         "Worse than others like them",
         columns,
         [
             (
-                gpu.words,
-                *map(gpu.label, labels),
+                outlier.gpu.words,
+                *map(outlier.gpu.label, labels),
                 change_words(outlier.change),
                 outlier.words if outlier in fleet.outliers else f"in one run only: {outlier.words}",
                 outlier.why_words,
-                gpu.runs[0],
+                outlier.gpu.runs[0],
             )
-            for gpu, outlier in some
+            for outlier in (*fleet.outliers, *fleet.suspects)
         ],
     )
 
@@ -146,7 +145,7 @@ def spread_table(fleet: Fleet) -> Table:
     names = defaultdict[int, list[str]](list)
     for outlier in fleet.outliers:
         for at in outlier.figures:
-            names[at].append(fleet.gpus[outlier.place].words)
+            names[at].append(outlier.gpu.words)
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table(
         "Figures over the fleet",
@@ -180,8 +179,8 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "lab": fleet.lab,
         "verdict": verdict(fleet),
         "groups": list(fleet.groups),
-        "outliers": [_outlier(fleet, outlier) for outlier in fleet.outliers],
-        "suspects": [_outlier(fleet, suspect) for suspect in fleet.suspects],
+        "outliers": [_outlier(outlier) for outlier in fleet.outliers],
+        "suspects": [_outlier(suspect) for suspect in fleet.suspects],
         "gpus": [
             {**_gpu(gpu), "tags": list(gpu.tags), "group": gpu.group, "judged": fleet.states.get(place)}
             for place, gpu in enumerate(fleet.gpus)
@@ -200,9 +199,9 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _outlier(fleet: Fleet, outlier: Outlier) -> dict[str, Any]:
+def _outlier(outlier: Outlier) -> dict[str, Any]:
     return {
-        **_gpu(fleet.gpus[outlier.place]),
+        **_gpu(outlier.gpu),
         "change": outlier.change,
         "what": outlier.words,
         "why": [{"key": key, "here": own, "others": usual} for key, own, usual in outlier.why],

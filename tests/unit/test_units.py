@@ -14,6 +14,7 @@ from pinscope.units import (
     format_bandwidth,
     format_bytes,
     format_change,
+    format_count,
     format_duration,
     format_seconds,
     format_share,
@@ -156,3 +157,8 @@ def test_both_ends_of_an_interval_of_changes_are_said_alike() -> None:
     assert [format_change(0.97), format_change(4.4)] == ["-3.0 %", "4.40 ×"]
     assert format_change(0.9, 6.18) == "0.900 ×"
     assert format_change(0.9, 1.1) == "-10.0 %"
+
+
+def test_counts_stand_with_their_noun_in_its_right_number() -> None:
+    told = [format_count(count, noun) for count, noun in ((1, "copy"), (4096, "copy"), (2, "process"), (0, "thread"))]
+    assert told == ["1 copy", "4,096 copies", "2 processes", "0 threads"]

@@ -8,14 +8,14 @@ import pytest
 
 from pinscope.experiments.registry import cells_of
 from pinscope.records.environment import Environment, Link
-from pinscope.records.run import Finding, Run
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import Made
 from tests.unit.experiments.bandwidth.test_arithmetic import row
 from tests.unit.experiments.overlap.test_arithmetic import one_pass
 
 MIB = 2**20
-read_bandwidth, read_overlap = As("bandwidth").read, As("overlap").read
+BANDWIDTH, OVERLAP = Made("bandwidth"), Made("overlap")
+bandwidth_findings, overlap_findings = BANDWIDTH.findings, OVERLAP.findings
 
 
 def copies(rate: float, size: int = 256 * MIB, **labels: Any) -> list[dict[str, Any]]:
@@ -27,17 +27,8 @@ def wild(*rates: float, **labels: Any) -> list[dict[str, Any]]:
     return [row(256 * MIB / rate, 256 * MIB, **labels) for rate in rates for _ in range(2)]
 
 
-def bandwidth_findings(rows: list[dict[str, Any]], **changes: Any) -> dict[str, Finding]:
-    run: Run = synthetic.run("bandwidth", **changes)
-    return {finding.rule: finding for finding in read_bandwidth(run, rows).findings}
-
-
 def bandwidth_verdict(rows: list[dict[str, Any]], **changes: Any) -> str:
-    return read_bandwidth(synthetic.run("bandwidth", **changes), rows).verdict or ""
-
-
-def overlap_findings(rows: list[dict[str, Any]]) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read_overlap(synthetic.run("overlap"), rows).findings}
+    return BANDWIDTH.reading(rows, **changes).verdict or ""
 
 
 def test_slow_pageable_copies_are_found_with_the_size_from_which_it_matters() -> None:
@@ -127,7 +118,7 @@ def test_a_rate_that_noise_may_have_made_low_is_not_put_down_to_the_link() -> No
 
 
 def test_a_rate_above_the_limit_of_the_link_is_no_share_above_100_per_cent() -> None:
-    headline = {figure.name: figure for figure in read_bandwidth(synthetic.run("bandwidth"), copies(60e9)).headline}
+    headline = {figure.name: figure for figure in BANDWIDTH.reading(copies(60e9)).headline}
     share = headline["Share of the link's limit, pinned to GPU, 256 MiB"]
     assert share.value is None
     assert share.reason
@@ -161,7 +152,7 @@ def test_a_fall_from_caches_to_memory_is_said_of_the_host_model_only() -> None:
 def test_a_figure_that_may_be_off_by_more_than_half_is_none() -> None:
     def headline(*rates: float) -> list[Any]:
         rows = [each for rate in rates for each in copies(rate)[:3]]
-        return [figure.value for figure in read_bandwidth(synthetic.run("bandwidth"), rows).headline]
+        return [figure.value for figure in BANDWIDTH.reading(rows).headline]
 
     assert headline(5e9, 13e9, 40e9) == [None, None]
     assert headline(12e9, 13e9, 14e9) == [pytest.approx(13e9), pytest.approx(0.226, abs=1e-3)]
@@ -169,9 +160,7 @@ def test_a_figure_that_may_be_off_by_more_than_half_is_none() -> None:
 
 def test_small_copies_alone_do_not_judge_the_link() -> None:
     assert "link-slow" not in bandwidth_findings(copies(1e9, 4096))
-    assert not any(
-        "link" in figure.name for figure in read_bandwidth(synthetic.run("bandwidth"), copies(1e9, 4096)).headline
-    )
+    assert not any("link" in figure.name for figure in BANDWIDTH.reading(copies(1e9, 4096)).headline)
 
 
 def test_a_link_narrower_than_it_could_be_is_found() -> None:
@@ -207,7 +196,7 @@ def passes_of(seconds: float, **changes: Any) -> list[dict[str, Any]]:
 
 
 def overlap_verdict(rows: list[dict[str, Any]], **changes: Any) -> str:
-    return read_overlap(synthetic.run("overlap", **changes), rows).verdict or ""
+    return OVERLAP.reading(rows, **changes).verdict or ""
 
 
 def test_a_recipe_that_overlaps_is_good_and_one_that_does_not_is_a_warning() -> None:
@@ -225,7 +214,7 @@ def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
 
 def test_passes_that_vary_too_much_tell_nothing_of_what_overlaps() -> None:
     wild = [one_pass(seconds) for seconds in (1.0, 3.0, 1.0, 3.0, 1.1, 2.9) for _ in range(2)]
-    reading = read_overlap(synthetic.run("overlap"), wild)
+    reading = OVERLAP.reading(wild)
     assert (reading.verdict or "").startswith("Measure again: ")
     assert [figure.value for figure in reading.headline] == [None]
     assert not {"recipe-overlaps", "recipe-does-not-overlap"} & {finding.rule for finding in reading.findings}
@@ -250,7 +239,7 @@ def test_a_verdict_names_the_first_direction_in_which_each_ingredient_is_known_t
 def test_no_share_of_a_run_lies_beyond_nothing_and_everything() -> None:
     rows = passes_of(0.9) + passes_of(2.3, separate_stream=False)
     rows += passes_of(6.5, memory="pageable", copy_alone_seconds=5.3)
-    reading = read_overlap(synthetic.run("overlap"), rows)
+    reading = OVERLAP.reading(rows)
     shown = [*reading.headline, *(figure for finding in reading.findings for figure in finding.evidence)]
     assert all(0 <= one.value <= 1 for one in shown if one.unit == "share" and isinstance(one.value, float))
     (table,) = reading.tables

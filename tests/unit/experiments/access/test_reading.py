@@ -9,12 +9,12 @@ import pytest
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.experiments.access.experiment import AccessObservation
 from pinscope.experiments.access.reading import Accesses, Cell, Pair, of
-from pinscope.records.run import Finding
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import As, Made
 
 draw = As("access").draw
-read_access = As("access").read
+MADE = Made("access")
+read, findings = MADE.reading, MADE.findings
 
 ROWS = list[dict[str, Any]]
 SIZE = 2**28
@@ -56,10 +56,6 @@ def cells(measured: ROWS) -> list[Cell]:
     return list(accesses(measured).cells)
 
 
-def findings(measured: ROWS) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read_access(synthetic.run("overlap"), measured).findings}
-
-
 def test_ways_within_a_tenth_of_each_other_are_as_good() -> None:
     for mine, how in [
         (0.5, "faster"),
@@ -83,7 +79,7 @@ def test_ways_that_differ_by_no_more_than_both_may_be_off_are_as_good() -> None:
 
 def test_zero_copy_is_not_advised_where_it_only_cannot_be_told_from_a_copy() -> None:
     def verdict(mapped: ROWS) -> str:
-        return read_access(synthetic.run("access"), [*rows("copy", 3e-3), *mapped]).verdict or ""
+        return read([*rows("copy", 3e-3), *mapped]).verdict or ""
 
     assert verdict(rows("mapped", 3.2e-3)).startswith("Map the data (zero-copy): it takes at most 1.07 times")
     assert verdict(wild("mapped", 2.6e-3, 3.5e-3, 4.4e-3)).startswith("Measure again: ")
@@ -97,7 +93,7 @@ def test_a_share_at_which_a_pattern_is_not_known_is_none_from_which_all_are_fast
     faster = rows("mapped", 1e-3, "stream_write", 16)
     known = [*measured, *faster, *rows("mapped", 1e-3, "stream_read", 16)]
     unknown = [*measured, *faster, *wild("mapped", 0.2e-3, 1e-3, 3e-3, spacing=16)]
-    verdicts = [read_access(synthetic.run("access"), each).verdict or "" for each in (known, unknown)]
+    verdicts = [read(each).verdict or "" for each in (known, unknown)]
     assert ["6.2 %" in verdict for verdict in verdicts] == [True, False]
     finding = findings(unknown)["access-sparse"]
     assert finding.title.endswith("faster than a copy at 6.2 % (streaming write)")
@@ -106,7 +102,7 @@ def test_a_share_at_which_a_pattern_is_not_known_is_none_from_which_all_are_fast
 
 
 def test_one_more_use_takes_what_the_uses_add_without_the_copy() -> None:
-    tables = {table.title: table for table in read_access(synthetic.run("access"), lines()).tables}
+    tables = {table.title: table for table in read(lines()).tables}
     ((pattern, copied, mapped, times),) = tables["What one more use takes"].rows
     assert (pattern, copied, mapped, times) == ("streaming read", *map(pytest.approx, (1e-4, 2e-3, 20.0)))
 
@@ -115,9 +111,7 @@ def test_what_one_more_use_takes_is_left_out_where_uses_do_not_differ_or_drown_i
     zero_copy = rows("mapped", 2e-3) + rows("mapped", 4e-3, uses=2)
     fewer, hardly = (rows("copy", 5e-3) + rows("copy", seconds, uses=2) + zero_copy for seconds in (4.9e-3, 5.1e-3))
     for measured in (fewer, hardly, rows("copy", 5e-3) + rows("mapped", 5e-3)):
-        assert "What one more use takes" not in {
-            table.title for table in read_access(synthetic.run("access"), measured).tables
-        }
+        assert "What one more use takes" not in {table.title for table in read(measured).tables}
 
 
 def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
@@ -125,7 +119,7 @@ def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:
     measured = (
         rows("copy", 5e-3) + rows("copy", 5e-3, uses=2) + rows("mapped", 5.35e-3) + rows("mapped", 10.7e-3, uses=2)
     )
-    reading = read_access(synthetic.run("overlap"), measured)
+    reading = read(measured)
     finding = next(one for one in reading.findings if one.rule == "access-uses")
     assert "zero-copy is as good for 1 use, slower for 2 uses (streaming read)" in finding.detail
     assert [figure.value for figure in finding.evidence] == pytest.approx([2.14, 1.07])
@@ -193,12 +187,12 @@ def test_a_way_whose_time_is_not_known_is_not_called_the_slowest() -> None:
         (rows("managed", 25e-3), "managed, on demand"),
         (wild("managed", 5e-3, 25e-3, 50e-3), "zero"),
     ):
-        (row,) = read_access(synthetic.run("access"), [*slow, *managed]).tables[0].rows
+        (row,) = read([*slow, *managed]).tables[0].rows
         assert str(row[5]).startswith(slowest)
 
 
 def test_where_the_fastest_way_is_not_known_none_is_named() -> None:
-    reading = read_access(synthetic.run("access"), [*wild("copy", 0.5e-3, 3e-3, 9e-3), *rows("mapped", 9e-3)])
+    reading = read([*wild("copy", 0.5e-3, 3e-3, 9e-3), *rows("mapped", 9e-3)])
     (row,) = reading.tables[0].rows
     assert row[3:] == (None, None, "zero-copy (mapped)", None)
     reasons = {figure.key: figure.reason for figure in reading.headline}

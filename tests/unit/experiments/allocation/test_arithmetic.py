@@ -8,11 +8,11 @@ import pytest
 
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.allocation.reading import Buffers, needed_faults, pool_words
-from pinscope.records.run import Finding, LabKind
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import Made
 
-read_allocation = As("allocation").read
+MADE = Made("allocation")
+read, findings = MADE.reading, MADE.findings
 
 MIB, GIB = 2**20, 2**30
 Row = dict[str, Any]
@@ -47,10 +47,6 @@ PAGEABLE = buffers("fresh_4k", 0.3, 0.1, page_faults=GIB // 4096)
 
 def measured(rows: Any) -> Buffers:
     return Buffers(synthetic.run("allocation"), rows)
-
-
-def findings(rows: list[Row], **run: Any) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read_allocation(synthetic.run("overlap", **run), rows).findings}
 
 
 def test_a_fresh_pinned_buffer_pays_after_its_extra_cost_over_the_gain_of_a_copy() -> None:
@@ -171,14 +167,14 @@ def test_the_break_even_decides_the_finding(get: float, rule: str | None) -> Non
 
 
 def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:
-    reading = read_allocation(synthetic.run("overlap", "host"), [*PAGEABLE, *buffers("pinned", 9.0), *BOTH_COPIES])
+    reading = read([*PAGEABLE, *buffers("pinned", 9.0), *BOTH_COPIES], lab="host")
     words = str(reading)
     assert "map + mlock" in words
     assert "cudaHostAlloc" not in words
 
 
-def verdict(rows: list[Row], lab: LabKind = "cuda") -> str | None:
-    return read_allocation(synthetic.run("overlap", lab), rows).verdict
+def verdict(rows: list[Row]) -> str | None:
+    return read(rows).verdict
 
 
 def test_a_verdict_says_only_what_was_measured() -> None:
@@ -198,13 +194,13 @@ def test_a_verdict_says_only_what_was_measured() -> None:
 def test_memory_that_was_not_fresh_is_in_no_verdict_or_headline() -> None:
     rows = [*buffers("fresh_4k", 24e-6, 1e-6, page_faults=3), *buffers("pinned", 0.5, 0.1), *BOTH_COPIES]
     assert verdict(rows) == "Getting and freeing 1 GiB of pinned memory takes 600 ms."
-    headline = read_allocation(synthetic.run("overlap"), rows).headline
+    headline = read(rows).headline
     assert [figure.name for figure in headline] == ["cudaHostAlloc, get and free, 1 GiB"]
 
 
 def test_a_run_that_has_just_begun_reads_without_conclusions() -> None:
-    assert read_allocation(synthetic.run("overlap"), []).headline == ()
-    reading = read_allocation(synthetic.run("overlap", status="running"), buffers("malloc", 1e-6, size=MIB))
+    assert read([]).headline == ()
+    reading = read(buffers("malloc", 1e-6, size=MIB), status="running")
     assert reading.findings == ()
     assert len(reading.tables) == 1
 

@@ -8,11 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.marks import Chart
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import Made
 
-draw = As("bandwidth").draw
+drawn = Made("bandwidth").charts
 
 Row = dict[str, Any]
 
@@ -31,10 +30,6 @@ def row(**changes: Any) -> Row:
 
 def repeated(times: Sequence[float], **labels: Any) -> list[Row]:
     return [row(repeat=number, device_seconds=seconds, **labels) for number, seconds in enumerate(times)]
-
-
-def drawn(rows: list[Row], **run: Any) -> dict[str, Chart]:
-    return {chart.key: chart for chart in draw(synthetic.run("bandwidth", **run), rows)}
 
 
 def trace(figure: go.Figure, name: str, panel: int = 1) -> Any:

@@ -8,12 +8,13 @@ import pytest
 
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Cell, Loops, speedup
-from pinscope.records.run import VARIES, Finding, Reading
+from pinscope.records.run import VARIES
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import As, Made
 
 draw = As("dataloader").draw
-read_dataloader = As("dataloader").read
+MADE = Made("dataloader")
+read, findings = MADE.reading, MADE.findings
 
 ROWS = list[dict[str, Any]]
 BATCH = 40 * 10**6
@@ -49,14 +50,6 @@ def all_four(workers: int = 4) -> ROWS:
 
 def cells(rows: ROWS) -> list[Cell]:
     return Loops(rows).cells
-
-
-def read(rows: ROWS) -> Reading:
-    return read_dataloader(synthetic.run("overlap"), rows)
-
-
-def findings(rows: ROWS) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read(rows).findings}
 
 
 def with_a_backlog(steps: ROWS, ahead: int = 16) -> ROWS:

@@ -9,11 +9,9 @@ import pytest
 from pinscope.experiments.dataloader.experiment import DataloaderObservation
 from pinscope.experiments.dataloader.reading import Loops
 from pinscope.experiments.dataloader.torch_pool import pool_settings
-from pinscope.records.run import Reading
-from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import Made
 
-read_dataloader = As("dataloader").read
+reading = Made("dataloader", params={}).reading
 
 GIB, MIB = 2**30, 2**20
 ASKED = 1300 * MIB
@@ -29,11 +27,6 @@ def rows(setting: str = "in_force", *, took: int = 2 * GIB, left: int = 0, setti
             version="2.11.0", pool_seconds=0.8, again_seconds=1e-5, kept_bytes=took, left_bytes=left, **values,
         ).model_dump()
     ]  # fmt: skip
-
-
-def reading(observations: Rows) -> Reading:
-    result: Reading = read_dataloader(synthetic.run("dataloader", params={}), observations)
-    return result
 
 
 def test_rounding_is_a_warning_with_what_each_setting_does_about_it() -> None:

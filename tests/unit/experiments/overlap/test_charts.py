@@ -7,16 +7,13 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.marks import Chart
 from pinscope.experiments.overlap.charts import TIMELINE_CHUNKS
-from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import Made
 
 Row = dict[str, Any]
 
 
-def drawn(rows: list[Row], **run: Any) -> dict[str, Chart]:
-    return {chart.key: chart for chart in As("overlap").draw(synthetic.run("overlap", **run), rows)}
+drawn = Made("overlap").charts
 
 
 def one_pass(**changes: Any) -> Row:

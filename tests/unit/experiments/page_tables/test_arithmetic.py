@@ -10,11 +10,13 @@ from pinscope.analysis.models import page_table_bytes, page_table_memory_bytes
 from pinscope.analysis.statistics import bound_slope
 from pinscope.experiments.page_tables.experiment import PageTablesObservation
 from pinscope.experiments.page_tables.reading import cells_of
-from pinscope.records.run import Finding, Reading
+from pinscope.records.run import Finding
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import As, Made
 
 draw = As("page_tables").draw
+MADE = Made("page_tables", params={})
+reading, rules = MADE.reading, MADE.findings
 
 GIB, MIB = 2**30, 2**20
 ROWS = list[dict[str, Any]]
@@ -43,14 +45,6 @@ def rows(
         grown = page_table_bytes(step * (total // steps), page) // granule * granule
         found.append(row("held", step, GIB + grown + noise * (step % 3)))
     return [*found, row("freed", 0, GIB + kept)]
-
-
-def reading(observations: ROWS, **changes: Any) -> Reading:
-    return As("page_tables").read(synthetic.run("page_tables", params={}, **changes), observations)
-
-
-def rules(observations: ROWS, **changes: Any) -> set[str]:
-    return {finding.rule for finding in reading(observations, **changes).findings}
 
 
 def test_the_gpu_gives_memory_for_tables_in_steps() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from pinscope.experiments.registration.experiment import RegistrationObservation
 from pinscope.experiments.registration.reading import trials
-from pinscope.records.run import Reading
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import As, Made
 
 draw = As("registration").draw
+MADE = Made("registration", params={})
+reading, rules = MADE.reading, MADE.findings
 
 GIB, MIB = 2**30, 2**20
 CONTEXT, TABLE, BUFFER = 520 * MIB, 16 * MIB, 256 * MIB
@@ -59,14 +60,6 @@ def rows(
     used = GIB + left
     add("end", None)
     return found
-
-
-def reading(observations: Rows, **changes: Any) -> Reading:
-    return As("registration").read(synthetic.run("registration", params={}, **changes), observations)
-
-
-def rules(observations: Rows) -> set[str]:
-    return {finding.rule for finding in reading(observations).findings}
 
 
 def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:

@@ -12,12 +12,13 @@ from pinscope.experiments.contract import budget_of
 from pinscope.experiments.scatter.experiment import EXPERIMENT, ScatterObservation, ScatterParams
 from pinscope.experiments.scatter.findings import code
 from pinscope.experiments.scatter.reading import Scatter
-from pinscope.records.run import Finding, Reading
 from pinscope.report.facts import table_texts
 from tests.data import synthetic
-from tests.data.readings import As
+from tests.data.readings import As, Made
 
 draw = As("scatter").draw
+MADE = Made("scatter")
+read, findings = MADE.reading, MADE.findings
 
 ROWS = list[dict[str, Any]]
 KIB = 1024
@@ -69,14 +70,6 @@ def as_on_an_h100() -> ROWS:
         measured += rows("kernel", kernel, size, blocks=8, sms=8, held=0.01)
         measured += rows("kernel", kernel * 1.01, size, blocks=132, sms=132, held=0.01)
     return measured
-
-
-def read(measured: ROWS) -> Reading:
-    return As("scatter").read(synthetic.run("overlap"), measured)
-
-
-def findings(measured: ROWS) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in read(measured).findings}
 
 
 def loop_suffices(measured: ROWS) -> int | None:
@@ -147,7 +140,7 @@ def test_of_sizes_that_vary_too_much_it_is_not_said_whether_a_loop_suffices() ->
 
 @pytest.mark.parametrize(("area", "words"), [(2**28, "256 MiB"), (2**30, "1 GiB")])
 def test_what_is_advised_names_the_area_that_it_was_measured_on(area: int, words: str) -> None:
-    reading = As("scatter").read(synthetic.run("scatter", params={"area": area}), as_on_an_h100())
+    reading = read(as_on_an_h100(), params={"area": area})
     assert f"4 KiB pieces scattered over {words} to GPU by one kernel: 49.7 GB/s" in (reading.verdict or "")
     (kernel,) = (finding for finding in reading.findings if finding.rule == "scatter-by-kernel")
     assert f"for pieces in {words}" in kernel.detail

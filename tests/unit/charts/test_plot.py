@@ -33,7 +33,7 @@ def test_curves_are_drawn_in_the_units_of_their_axis_a_panel_each() -> None:
     assert (list(first.x), list(first.y)) == ([2**20, 2**30], [50.0, 55.0])
     assert (first.yaxis, second.yaxis) == ("y", "y2")
     assert (first.showlegend, second.showlegend) == (True, False)
-    assert chart.alt == "Rate; at 1 GiB: pinned 55.0 GB/s."
+    assert chart.alt == "Rate; at 1 GiB: to the GPU, pinned 55.0 GB/s; from the GPU, pinned 40.0 GB/s."
     assert "1 GiB: 55.0 GB/s" in first.customdata
 
 

@@ -33,11 +33,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-REBOUND = "evil.example"
-"""A name that the browser resolves to this machine, as after DNS rebinding."""
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
+    "--disable-sync", "--no-first-run",
 ]  # fmt: skip
 SETTLE_SECONDS = 3.0
 """How long threads and children may take to end after a test."""

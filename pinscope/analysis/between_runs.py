@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
+from statistics import fmean, median  # NumPy has one that imports its masked arrays
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,8 @@ def _scatter(apart: NDArray[np.float64], errors: NDArray[np.float64], freedom: N
     """How many times their errors the cells of one run a side scatter; at least 1."""
     times, single = np.ones(len(apart)), (freedom == DRIFT_FREEDOM) & (errors > 0)
     if single.sum() >= LEAST_SCATTERED:
-        off = np.abs(apart[single] - np.median(apart[single])) / errors[single]
-        times[single] = max(float(np.median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
+        off = np.abs(apart[single] - median(apart[single])) / errors[single]
+        times[single] = max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
     return times
 
 
@@ -126,7 +126,7 @@ def at_least_usual(
     """
     if len(variances) < LEAST_CELLS:
         return variances, freedom
-    usual = float(np.median(variances / (1 - 2 / (9 * freedom)) ** 3))
+    usual = float(median(variances / (1 - 2 / (9 * freedom)) ** 3))
     is_raised = (variances < usual) & (freedom < KNOWN_FREEDOM)
     return np.where(is_raised, usual, variances), np.where(is_raised, 2 * freedom, freedom)
 

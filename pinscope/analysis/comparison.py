@@ -284,7 +284,7 @@ def compare(
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
     if tables is None:
         tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
-    both = [_BothSides.of(table, len(a.runs)) for table in tables]
+    both = [_BothSides(table, len(a.runs)) for table in tables]
     compared = [cell for table in both for cell in table.compared(false_share)]
     first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
@@ -358,7 +358,6 @@ def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, 
             yield finding
 
 
-@dataclass(frozen=True)
 class _BothSides:
     """The cells of one class on both sides.
 
@@ -368,21 +367,18 @@ class _BothSides:
         words: labels → name of each → its words, but for labels that all cells share.
     """
 
-    table: CellTable
-    sides: Sequence[Mapping[CellKey, Sequence[Mapping[str, Sample]]]]
-    words: Mapping[CellKey, Mapping[str, str]]
-
-    @classmethod
-    def of(cls, table: CellTable, first: int) -> _BothSides:
-        """Of a table in which so many runs are those of the first side."""
-        sides = [
+    def __init__(self, table: CellTable, first: int) -> None:
+        """``first``: so many of its runs are those of the first side."""
+        self.table = table
+        self.sides = [
             {key: [run[key] for run in runs if key in run] for key in dict.fromkeys(key for run in runs for key in run)}
             for runs in (table.runs[:first], table.runs[first:])
         ]
         names, texts = list(table.labels), table.texts
         varied = [at for at in range(len(names)) if len({key[at] for key in texts}) > 1] or range(len(names))
-        words = {key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()}
-        return cls(table, sides, words)
+        self.words = {
+            key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()
+        }
 
     def compared(self, false_share: float) -> Iterator[ComparedCell]:
         """Each figure of each cell that both sides have."""
@@ -393,8 +389,7 @@ class _BothSides:
             measured = {key: samples for key, samples in both.items() if all(samples)}
             differing = self._differing(measured, false_share)
             for key, (first, second) in measured.items():
-                pooled, seen = (_pooled(first), _pooled(second)), differing.get(key)
-                ratio, low, high = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
+                pooled_a, pooled_b, seen = _pooled(first), _pooled(second), differing.get(key)
                 yield ComparedCell(
                     kind=self.table.kind,
                     marks=self.table.labels,
@@ -403,12 +398,12 @@ class _BothSides:
                     figure=name,
                     value=value,
                     is_first=key not in told,
-                    a=pooled[0],
-                    b=pooled[1],
-                    ratio=ratio,
-                    low=low,
-                    high=high,
-                    verdict=_verdict(value, *pooled, seen),
+                    a=pooled_a,
+                    b=pooled_b,
+                    ratio=seen.ratio if seen else None,
+                    low=seen.low if seen else None,
+                    high=seen.high if seen else None,
+                    verdict=_verdict(value, pooled_a, pooled_b, seen),
                 )
                 told.add(key)
 

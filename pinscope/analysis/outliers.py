@@ -132,7 +132,7 @@ class Outlier:
     """A GPU that is worse than others like it.
 
     Attributes:
-        place: of the GPU in the fleet.
+        place: of the GPU in the fleet; ``gpu``: it.
         figures: places of the figures that are worse, the worst first.
         change: by which that is worse (relative).
         words: what is worse, by how much.
@@ -141,6 +141,7 @@ class Outlier:
     """
 
     place: int
+    gpu: Gpu
     figures: Sequence[int]
     change: float
     words: str
@@ -152,6 +153,11 @@ class Outlier:
         """``PCIe lanes in use 8, others 16``."""
         said = (f"{TITLES.get(key, key_title(key))} {own}, others {usual}" for key, own, usual in self.why)
         return "; ".join(said) or NOTHING
+
+    @property
+    def line(self) -> str:
+        """Which GPU, what is worse, and why."""
+        return f"{self.gpu.words}: {self.words}; {self.why_words}"
 
 
 @dataclass(frozen=True)
@@ -476,6 +482,7 @@ def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
     out = sorted(map(int, chosen), key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
+        gpu=fleet.gpus[place],
         figures=out,
         change=math.expm1(float(fleet.worse[place, out[0]])),
         words=_what(fleet, place, set(out)),
@@ -505,8 +512,3 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
     of = (figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value)
     return ComparedCell(*of, True, usual, runs, ratio, None, None, "worse" if is_out else "same")
-
-
-def outlier_line(fleet: Fleet, outlier: Outlier) -> str:
-    """One line: which GPU, what is worse, and why."""
-    return f"{fleet.gpus[outlier.place].words}: {outlier.words}; {outlier.why_words}"

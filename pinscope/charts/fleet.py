@@ -44,7 +44,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         changes = np.expm1(worse)
     rows = {name: row for row, name in enumerate(names)}
     for outlier in fleet.outliers:
-        if (row := rows.get(fleet.gpus[outlier.place].label(label) or "")) is not None:
+        if (row := rows.get(outlier.gpu.label(label) or "")) is not None:
             own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
             changes[row] = np.fmax(changes[row], np.expm1(own))
     worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
@@ -110,7 +110,7 @@ def spread(fleet: Fleet, at: int) -> Chart:
             hovertemplate="%{customdata}: %{y} GPUs<extra></extra>",
         )
     )
-    out = [(fleet.gpus[of.place].words, float(values[of.place])) for of in fleet.outliers if at in of.figures]
+    out = [(of.gpu.words, float(values[of.place])) for of in fleet.outliers if at in of.figures]
     figure.add_trace(
         go.Scatter(
             x=[value for _, value in out],

@@ -201,7 +201,12 @@ def _print(asked: Asked, result: Result, as_json: bool) -> None:
         )
     there = f", {len(result.already)} were there" if result.already else ""
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
-    print_line(f"Next: pinscope runs list --tag {asked.tag}")
+    if known := [*result.stored, *result.already]:
+        lab = " --lab host" if known[0].lab == "host" else ""
+        print_line("Next:")
+        for experiment in dict.fromkeys(run.experiment for run in known):
+            print_line(f"  pinscope fleet show {experiment}{lab}")
+        print_line(f"  pinscope runs list --tag {asked.tag}")
     if result.missing:
         print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 

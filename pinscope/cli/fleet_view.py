@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from pinscope.analysis.outliers import NEWEST, Fleet, outlier_line
+from pinscope.analysis.outliers import NEWEST, Fleet
 from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_reading_table
 from pinscope.cli.run import experiment_names
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose
-from pinscope.errors import BadInput
+from pinscope.errors import BadInput, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind
 from pinscope.report.baseline import write_baseline
@@ -103,18 +103,23 @@ def outliers(
 ) -> int:
     """Name the GPUs that are worse than others like them, a line each, with what explains it.
 
-    A GPU is named where at least two of its runs agree. Exit code 0: there is none; 1: there are some. So cron, which
-    mails what a command writes, tells when one comes."""
+    A GPU is named where at least two of its runs agree. Exit code 0: there is none; 1: there are some; 3: too few are
+    alike to tell. So cron, which mails what a command writes, tells when one comes."""
     fleets = _fleets(experiments, lab, runs, since)
     if as_json:
         print_json([{key: fleet_document(fleet)[key] for key in _BRIEF} for fleet in fleets])
     else:
         for fleet in fleets:
             for outlier in fleet.outliers:
-                print_line(f"{fleet.experiment}: {outlier_line(fleet, outlier)}")
+                print_line(f"{fleet.experiment}: {outlier.line}")
             for suspect in fleet.suspects:
-                complain(f"seen once, run it again: {fleet.experiment}: {outlier_line(fleet, suspect)}")
-    return int(any(fleet.outliers for fleet in fleets))
+                complain(f"seen once, run it again: {fleet.experiment}: {suspect.line}")
+    if any(fleet.outliers for fleet in fleets):
+        return 1
+    untold = [fleet for fleet in fleets if len(fleet.alone) == len(fleet.gpus)]
+    if untold:
+        raise NotPossible("; ".join(f"{fleet.experiment}, {verdict(fleet).removesuffix('.')}" for fleet in untold))
+    return 0
 
 
 _BRIEF = ("format", "experiment", "lab", "verdict", "outliers", "suspects")

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -29,7 +29,7 @@ from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader
 from pinscope.records.labels import LABELS
-from pinscope.records.run import LAB_TITLES, Origin, Quantity, Run, Status, TraceRun
+from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Quantity, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
@@ -158,7 +158,6 @@ RUN_LIST_FIELDS = {
     *LABELS,
 }
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
-STATUSES: tuple[Status, ...] = get_args(Status)
 Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
 """As :data:`~pinscope.store.choice.ORDERS` has them."""
 Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]

@@ -7,7 +7,7 @@ from functools import partial
 
 import streamlit as st
 
-from pinscope.analysis.outliers import Fleet, Outlier, outlier_line
+from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import figures_to_draw, label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
@@ -41,8 +41,10 @@ def show() -> None:
         with st.popover("Download", icon=":material/download:"):
             _downloads(fleet, label)
     verdict_line(report.verdict(fleet))
-    for outlier in [*fleet.outliers, *fleet.suspects][:MOST_LINKS]:
-        _link(fleet, outlier)
+    lines = [(":material/report:", "", outlier) for outlier in fleet.outliers]
+    lines += [(":material/help:", "in one run only: ", suspect) for suspect in fleet.suspects]
+    for icon, before, outlier in lines[:MOST_LINKS]:
+        _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
     names = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
@@ -67,14 +69,8 @@ def _labels(fleet: Fleet) -> list[str]:
     return [*names, "host"]
 
 
-def _link(fleet: Fleet, outlier: Outlier) -> None:
-    once = "" if outlier in fleet.outliers else "in one run only: "
-    st.page_link(
-        RUNS.path,
-        label=prose(f"{once}{outlier_line(fleet, outlier)}"),
-        icon=":material/report:" if outlier in fleet.outliers else ":material/help:",
-        query_params={"run": fleet.gpus[outlier.place].runs[0]},
-    )
+def _link(text: str, icon: str | None, run_id: str) -> None:
+    st.page_link(RUNS.path, label=prose(text), icon=icon, query_params={"run": run_id})
 
 
 def _drill_down(fleet: Fleet) -> None:
@@ -83,7 +79,7 @@ def _drill_down(fleet: Fleet) -> None:
     first = fleet.outliers[0].place if fleet.outliers else 0
     chosen = st.selectbox("Runs of", list(places), index=first)
     for run_id in fleet.gpus[places[chosen]].runs:
-        st.page_link(RUNS.path, label=prose(run_id), icon=RUNS.icon, query_params={"run": run_id})
+        _link(run_id, RUNS.icon, run_id)
 
 
 _TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}

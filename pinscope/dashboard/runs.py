@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import itemgetter
-from typing import IO, Any, TypeVar, get_args
+from typing import IO, Any, TypeVar
 
 import streamlit as st
 
@@ -16,7 +16,7 @@ from pinscope.dashboard.run_view import MESSAGE, bundle_button, compare_link, ru
 from pinscope.dashboard.widgets import experiment_title, heading, plain, show_error, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
-from pinscope.records.run import LAB_TITLES, Run, Status
+from pinscope.records.run import LAB_TITLES, STATUSES, Run
 from pinscope.store.bundle import BundleReader
 from pinscope.store.choice import ORDERS, Wanted, fits
 from pinscope.store.store import Store
@@ -28,7 +28,6 @@ _ADDRESS = "run in the address of Runs"
 _LIST, _TICKED = "how the list of runs was left", "ticked runs"
 _IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
-STATUSES: tuple[Status, ...] = get_args(Status)
 _ORDERS: Mapping[str, str] = {
     "newest": "Newest first",
     "oldest": "Oldest first",

@@ -90,7 +90,6 @@ def pinned_bytes(piece: Piece) -> int:
 
 MOST_PIECES = 20_000
 """Of one process."""
-MOST_PROCESSES = 4096
 MOST_UNFINISHED = 1000
 """Calls that were entered and have not returned, before it is looked whether their threads are there still."""
 MOST_BYTES = 2**50
@@ -113,12 +112,6 @@ class PinnedPieces:
         self._processes: dict[int, ProcessPieces] = {}
         self._entered: dict[tuple[int, str], Entered] = {}
         self.lost_events = 0
-        self._left_out: set[Caller] = set()
-
-    @property
-    def left_out_processes(self) -> int:
-        """Processes that are not followed because there were too many; of those, too, only so many are kept apart."""
-        return len(self._left_out)
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
         """Apply what happened.
@@ -168,15 +161,11 @@ class PinnedPieces:
             if piece.address is not None:
                 yield piece.address, piece.address + piece.bytes
 
-    def _process(self, caller: Caller) -> ProcessPieces | None:
+    def _process(self, caller: Caller) -> ProcessPieces:
         process = self._processes.get(caller.pid)
         if process is not None and process.caller == caller:
             return process
         self._forget(caller.pid)
-        if len(self._processes) >= MOST_PROCESSES:
-            if len(self._left_out) < MOST_PROCESSES:
-                self._left_out.add(caller)
-            return None
         process = ProcessPieces(caller, from_start=caller.started > self._since)
         self._processes[caller.pid] = process
         return process
@@ -192,8 +181,6 @@ class PinnedPieces:
         if caller is None or returned.result != 0 or entered.seconds < caller.started - START_SLACK_SECONDS:
             return
         process = self._process(caller)
-        if process is None:
-            return
         match CALLS[returned.call]:
             case "free":
                 process.free(entered.arguments[0])
@@ -468,7 +455,6 @@ class _Session:
             lost_events=self._pieces.lost_events,
             not_followed=self._not_followed,
             libraries=tuple(self._libraries),
-            left_out_processes=self._pieces.left_out_processes,
             trouble=trouble,
             copies=self._copies.copies() if trouble is None else {},
             copies_trouble=self._copies.trouble,
@@ -483,7 +469,6 @@ _TOO_MANY = at_least("not all of its pieces could be followed")
 _ANOTHER_COPY = at_least("it uses another copy of the driver's library too, which is not traced")
 _CONTEXT_ENDED = at_most("it has ended a CUDA context, which releases the memory pinned in it")
 _ENDED_AND_MORE = about("it has ended a CUDA context, and some of its pinned memory is not known")
-_LEFT_OUT = at_least("more processes pin memory than the probe follows")
 
 
 def registered_by(
@@ -525,6 +510,4 @@ def _at_least(known: PidRegistrations, registrations: Registrations) -> Bound | 
         return _EARLIER
     if known.pid in registrations.not_followed:
         return _ANOTHER_COPY
-    if known.dropped_pieces:
-        return _TOO_MANY
-    return _LEFT_OUT if registrations.left_out_processes and not known.calls else None
+    return _TOO_MANY if known.dropped_pieces else None

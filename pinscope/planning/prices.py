@@ -18,7 +18,7 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.registration import SHARED_STRATEGIES
 from pinscope.records.run import ExperimentRun, Run
-from pinscope.store.recordings import nearest_runs, recorded_runs
+from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 
 Source = Literal["given", "measured", "recorded", "assumed"]
@@ -208,6 +208,24 @@ def known_prices(
         recipes=recommended,
         recorded=recorded[0] if recorded else None,
     )
+
+
+def nearest_runs(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:
+    """Runs of an experiment on a GPU that tell something of a machine: its own, newest first, then recordings, of the
+    same model of GPU before others.
+
+    Raises:
+        StoreFailed: the database cannot be read.
+    """
+    models, recordings = {device.name for device in environment.devices}, []
+    for run in store.each_run(experiment=experiment, lab="cuda"):
+        if not isinstance(run, ExperimentRun) or not run.observations:
+            continue
+        if run.recording:
+            recordings.append(run)
+        elif run.environment.machine_id == environment.machine_id:
+            yield run
+    yield from sorted(recordings, key=lambda run: not (run.gpu and run.gpu.name in models))
 
 
 def _page_price(origin: Origin, run: ExperimentRun, rows: Sequence[Row]) -> PagePrice | None:

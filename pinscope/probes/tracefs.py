@@ -189,14 +189,11 @@ class TraceInstance:
                 # One each: a refused one is then known. Written at the end: without O_APPEND all others would go, and
                 # Python's open(…, "a") seeks, which this file does not allow.
                 _put(self._folder / "uprobe_events", line, append=True)
-            self._switch_group(group, True)
+            _put(self._path / "events" / group / "enable", "1")
         except BaseException:
             self.remove_group(group)
             raise
         return group
-
-    def _switch_group(self, group: str, on: bool) -> None:
-        _put(self._path / "events" / group / "enable", "1" if on else "0")
 
     def remove_group(self, group: str) -> None:
         """Switch a group's events off and remove them. The kernel clears what is unread of all groups.
@@ -205,7 +202,7 @@ class TraceInstance:
             OSError: the kernel refuses.
         """
         with suppress(FileNotFoundError):  # no event of it was defined
-            self._switch_group(group, False)
+            _put(self._path / "events" / group / "enable", "0")
         _remove_group(self._folder, group)
         self._groups.discard(group)
 

@@ -152,7 +152,7 @@ class ProbeState(Record):
     libraries: tuple[ProbedLibrary, ...] = ()
     """Copies of the driver's library that were found."""
     left_out_processes: int = 0
-    """Processes that pinned memory and are not followed, because there were too many."""
+    """Processes that pinned memory and are not followed; 0 since PinScope follows all."""
     trouble: str | None = None
     """Why it follows nothing any more; ``None`` while it does."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self, get_args
 
 from pydantic import Field, computed_field, model_validator
 
@@ -25,6 +25,7 @@ Origin = Literal["cuda", "host", "live", "traced"]
 """Where the figures of a run come from: a lab, a machine that was watched while nothing was run on it, or a program of
 the user's own."""
 Status = Literal["running", "done", "failed", "cancelled", "interrupted"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 HostMemory = Literal["pageable", "pinned", "write_combined", "mapped", "registered", "managed"]
 Backing = Literal["4k", "thp", "hugetlb", "hugetlb_1g", "shm", "shm_open"]
 """``hugetlb``: pages of the kernel's usual size, 2 MiB on x86; ``hugetlb_1g``: of 1 GiB. ``shm``: shared memory
@@ -370,16 +371,12 @@ def finding(
     )
 
 
-def good(rule: str, *evidence: Quantity, title: str, detail: str, advice: str = "Nothing to do.") -> Finding:
-    """A finding that all is well."""
-    return finding("good", rule, *evidence, title=title, detail=detail, advice=advice)
-
-
 def costing(times: float) -> Severity:
     """The severity of what makes something take so many times as long, or as much memory, as it need."""
     return "warning" if times >= COSTLY else "note"
 
 
+good = partial(finding, "good", advice="Nothing to do.")
 note = partial(finding, "note")
 warning = partial(finding, "warning")
 critical = partial(finding, "critical")

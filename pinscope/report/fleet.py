@@ -18,7 +18,7 @@ import numpy as np
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
-from pinscope.analysis.outliers import NEWEST, Fleet, Gpu, Outlier, fleet_of
+from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import LAB_TITLES, Table, table
@@ -71,7 +71,8 @@ def read_fleet(
     rows = stored_figures(store, experiment, lab, newest, since)
     fleet = fleet_of(experiment, lab, rows.runs, rows.texts)
     if not fleet.gpus:
-        raise BadInput(f"no finished run of {experiment} on {LAB_TITLES[lab]}; pinscope fleet run {experiment}")  # type: ignore[index]
+        where = LAB_TITLES[lab]  # type: ignore[index]
+        raise BadInput(f"no finished run of {experiment} on {where}; there may be some of another lab (--lab)")
     return fleet
 
 
@@ -82,13 +83,13 @@ def verdict(fleet: Fleet) -> str:
     of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
-        return f"{of}: too few are alike to say which is worse."
+        return f"{of}: too few to say which is worse, of which {LEAST_GROUP} must be alike."
     if not count:
         return f"None of {of} is worse than others like it{again}."
     worst = fleet.outliers[0]
     return (
         f"{count} of {of} {'is' if count == 1 else 'are'} worse than others like them, "
-        f"{fleet.gpus[worst.place].words} by {change_words(worst.change)}{again}."
+        f"{worst.gpu.words} by {change_words(worst.change)}{again}."
     )
 
 
@@ -96,20 +97,19 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     """Those that are worse, then those that were so once: what, and why."""
     labels = [label] if label else []
     columns = dict.fromkeys(["GPU", *labels, "worse by", "what", "why", "newest run"], "text")
-    some = [(fleet.gpus[outlier.place], outlier) for outlier in (*fleet.outliers, *fleet.suspects)]
     return table(
         "Worse than others like them",
         columns,
         [
             (
-                gpu.words,
-                *map(gpu.label, labels),
+                outlier.gpu.words,
+                *map(outlier.gpu.label, labels),
                 change_words(outlier.change),
                 outlier.words if outlier in fleet.outliers else f"in one run only: {outlier.words}",
                 outlier.why_words,
-                gpu.runs[0],
+                outlier.gpu.runs[0],
             )
-            for gpu, outlier in some
+            for outlier in (*fleet.outliers, *fleet.suspects)
         ],
     )
 
@@ -145,7 +145,7 @@ def spread_table(fleet: Fleet) -> Table:
     names = defaultdict[int, list[str]](list)
     for outlier in fleet.outliers:
         for at in outlier.figures:
-            names[at].append(fleet.gpus[outlier.place].words)
+            names[at].append(outlier.gpu.words)
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table(
         "Figures over the fleet",
@@ -179,8 +179,8 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "lab": fleet.lab,
         "verdict": verdict(fleet),
         "groups": list(fleet.groups),
-        "outliers": [_outlier(fleet, outlier) for outlier in fleet.outliers],
-        "suspects": [_outlier(fleet, suspect) for suspect in fleet.suspects],
+        "outliers": [_outlier(outlier) for outlier in fleet.outliers],
+        "suspects": [_outlier(suspect) for suspect in fleet.suspects],
         "gpus": [
             {**_gpu(gpu), "tags": list(gpu.tags), "group": gpu.group, "judged": fleet.states.get(place)}
             for place, gpu in enumerate(fleet.gpus)
@@ -199,9 +199,9 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _outlier(fleet: Fleet, outlier: Outlier) -> dict[str, Any]:
+def _outlier(outlier: Outlier) -> dict[str, Any]:
     return {
-        **_gpu(fleet.gpus[outlier.place]),
+        **_gpu(outlier.gpu),
         "change": outlier.change,
         "what": outlier.words,
         "why": [{"key": key, "here": own, "others": usual} for key, own, usual in outlier.why],

@@ -2,7 +2,8 @@
 
 Starts and ends processes, takes locks, has scratch folders, writes to the ``store``; imports no heavy library by
 itself: the worker's lab brings CuPy. How to measure and what it means, it asks ``experiments``, ``live`` and
-``tracing``; besides it imports ``lab``, ``probes`` and ``records``, nothing that shows.
+``tracing``, and ``planning`` which runs tell of a machine; besides it imports ``lab``, ``probes`` and ``records``,
+nothing that shows.
 
 Experiments: ``jobs`` prepares, starts, cancels and notices who is gone, and runs several for the dashboard; ``worker``
 is the child: it waits for its turn on the GPU, and asks before each whether it is to stop. Programs: ``program`` says

@@ -13,6 +13,7 @@ from pinscope.errors import BadInput, NotPossible, PinScopeError
 from pinscope.experiments.bandwidth.reading import Copies
 from pinscope.experiments.registry import checked_rows
 from pinscope.experiments.scatter.reading import Scatter
+from pinscope.planning.prices import nearest_runs
 from pinscope.probes.process import current_process
 from pinscope.records.environment import Environment
 from pinscope.records.labels import NO_LABELS
@@ -30,7 +31,6 @@ from pinscope.runner.traced_program import (
 )
 from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import write_bundle
-from pinscope.store.recordings import nearest_runs
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow

@@ -184,7 +184,10 @@ class AnonymousStore:
         fields = names.value(source.model_dump(mode="json", exclude={"process", "attachments", *LABELS}))
         run = parse_run({**fields, "id": source.id[: RUN_ID_LENGTH - len(SUFFIX)] + SUFFIX})
         self._sources[run.id] = source, names
-        attachments = tuple(self._sized(run, attachment) for attachment in source.attachments)
+        attachments = tuple(
+            attachment.model_copy(update={"bytes": sum(map(len, self.parts(run, attachment)))})  # without names
+            for attachment in source.attachments
+        )
         return run.model_copy(update={"attachments": attachments})
 
     def observations(self, run_id: str) -> Sequence[StoredRow]:
@@ -210,10 +213,6 @@ class AnonymousStore:
             for row in self._store.observations(run.id):
                 users |= {str(row["user"])} if row.get("user") else users_in(str(row.get("file", "")))
         return users
-
-    def _sized(self, run: Run, attachment: Attachment) -> Attachment:
-        """With as many bytes as its parts have without names."""
-        return attachment.model_copy(update={"bytes": sum(map(len, self.parts(run, attachment)))})
 
 
 class AnonymousRows(Sequence[StoredRow]):

@@ -9,16 +9,11 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING
 
 from pinscope.errors import BadBundle, StoreFailed
-from pinscope.records.run import Attachment, ExperimentRun, Run, parse_run
+from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.bundle import SUFFIX, BundleReader
 from pinscope.store.tables import StoredRow
-
-if TYPE_CHECKING:
-    from pinscope.records.environment import Environment
-    from pinscope.store.store import Store
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict and its first figure. ``scripts/write-verdicts`` makes the
@@ -114,21 +109,3 @@ def _plain_errors() -> Iterator[None]:
         raise StoreFailed(
             f"a recording that ships with PinScope cannot be read ({error}); install PinScope again"
         ) from None
-
-
-def nearest_runs(store: Store, experiment: str, environment: Environment) -> Iterator[ExperimentRun]:
-    """Runs of an experiment on a GPU that tell something of a machine: its own, newest first, then recordings, of the
-    same model of GPU before others.
-
-    Raises:
-        StoreFailed: the database cannot be read.
-    """
-    models, recordings = {device.name for device in environment.devices}, []
-    for run in store.each_run(experiment=experiment, lab="cuda"):
-        if not isinstance(run, ExperimentRun) or not run.observations:
-            continue
-        if run.recording:
-            recordings.append(run)
-        elif run.environment.machine_id == environment.machine_id:
-            yield run
-    yield from sorted(recordings, key=lambda run: not (run.gpu and run.gpu.name in models))

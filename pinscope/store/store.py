@@ -185,10 +185,6 @@ class Imported:
     skipped: tuple[str, ...]
 
 
-def _is_starred(run: Run | tables.DamagedRun) -> bool:
-    return isinstance(run, Run) and run.baseline
-
-
 class Store(Database):
     """Runs and their observations. Safe to share between threads; processes each open their own.
 
@@ -321,7 +317,8 @@ class Store(Database):
         )
         with self.reading() as connection:
             found = connection.execute(query.order_by(columns.created_at)).all()
-        kept = {run.id for run in self._read_runs([run_id for run_id, may in found if may]) if _is_starred(run)}
+        starred = self._read_runs([run_id for run_id, may in found if may])
+        kept = {run.id for run in starred if isinstance(run, Run) and run.baseline}
         return [run_id for run_id, _ in found if run_id not in kept]
 
     def delete_many(self, ids: Sequence[str]) -> int:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Served, settle
-from tests.conftest import REBOUND
 from tests.data import synthetic
 
 HOSTILE = (
     "<img src=http://evil.example/a.png> ![b](http://evil.example/b.png) [c](http://evil.example) "
     "http://evil.example www.evil.example <script>document.title='owned'</script> :red[d] $e$ :material/home:"
 )
-
-
-def test_a_rebound_name_is_refused(chromium: Browser, dashboard: Served) -> None:
-    page = chromium.new_page()
-    answer = page.goto(dashboard.url.replace("127.0.0.1", REBOUND))
-    assert answer is not None
-    assert answer.status == 400
-    assert "PinScope" not in page.content()
-    page.context.close()
 
 
 def test_what_a_run_says_stays_text(page: Page, dashboard: Served) -> None:

@@ -233,7 +233,7 @@ def test_what_nobody_knows_is_put_down_to_the_oldest_piece_of_unknown_address(ca
 
 
 def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, most in (("PIECES", 8), ("PROCESSES", 2), ("UNFINISHED", 5)):
+    for name, most in (("PIECES", 8), ("UNFINISHED", 5)):
         monkeypatch.setattr(tracker, f"MOST_{name}", most)
     for number in range(1, 13):
         one = calls.does(20, REGISTER, number * 0x1000, 100, 0)
@@ -241,11 +241,6 @@ def test_memory_stays_bounded_and_what_is_left_out_is_counted(calls: Calls, monk
     assert (other.registrations, other.dropped_pieces) == (7, 0)
     assert (one.registrations, one.dropped_pieces, one.registered_bytes) == (8, 4, 800)
     assert calls.does(20, UNREGISTER, 12 * 0x1000).registered_bytes == 800  # that piece was left out
-    for pid in (30, 30, 40, 50, 60):
-        calls.processes[pid] = Caller(pid, 1600.0, "another")
-        calls.apply(pid, REGISTER, 0x1000, 100, 0)
-        assert set(calls.pieces.by_pid()) == {10, 20}
-        assert calls.pieces.left_out_processes == (1 if pid == 30 else 2)  # processes, not calls; no more than two
     for thread in range(100, 120):  # threads that ended in a call
         calls.pieces.apply(calls.events(20, REGISTER, 0x1000, 100, 0, thread=thread)[:1], BOOT)
     calls.pieces.check()

@@ -18,7 +18,7 @@ import typer
 from pinscope.cli.main import Name, Tags, duration, option, output_option
 from pinscope.cli.outcome import store_to_write
 from pinscope.cli.terminal import complain
-from pinscope.cli.trace_summary import print_summary, print_what_if, what_if_document
+from pinscope.cli.trace_summary import complain_of, print_summary, print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter
 from pinscope.experiments.registry import checked_rows
 from pinscope.probes.environment import capture_environment
@@ -29,7 +29,6 @@ from pinscope.runner.program import Program, find_program
 from pinscope.runner.tracing import Traced, trace_program, write_traces
 from pinscope.runner.what_if import Compared, Request, WhatIfRuns, parse_request
 from pinscope.store.new_file import check_new
-from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import checked_labels
 from pinscope.tracing.limits import Threshold, exceeded, parse_threshold
@@ -171,10 +170,7 @@ def trace(
         as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n", "ascii")
     print_summary(document, leads_on=compared.second is None)
     print_what_if(compared)
-    if traced.run.error:
-        complain(f"the trace failed: {traced.run.error}")
-    if traced.saved is not None:
-        complain(saved_line(traced.saved))
+    complain_of(traced)
     if traced.exit_code is None and not attach:  # it could not be started
         return 1
     return _end_like(traced.exit_code or 0) or _check(traced, document, thresholds, allow_unseen=allow_unseen)

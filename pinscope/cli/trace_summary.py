@@ -25,7 +25,7 @@ from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
 from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
-from pinscope.runner.tracing import Tracing, new_run, pinned_rates, write_traces
+from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
 from pinscope.text import one_line, shortened
 from pinscope.tracing.process_merge import Ended
@@ -187,6 +187,14 @@ def print_what_if(compared: Compared) -> None:
         print_line(f"  pinscope report {first} {second} -o report.html")
 
 
+def complain_of(traced: Traced) -> None:
+    """What went wrong with a trace, or with storing it."""
+    if traced.run.error:
+        complain(f"the trace failed: {traced.run.error}")
+    if traced.saved is not None:
+        complain(saved_line(traced.saved))
+
+
 def what_if_document(compared: Compared) -> dict[str, Any]:
     """``what_if``: the second run as a document of its own; nothing where there is none."""
     if compared.after is None:
@@ -258,10 +266,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         if output is not None:
             write_traces(output, [traced], store)
     print_summary(open_document(traced.run, traced.rows, with_charts=False))
-    if traced.run.error:
-        complain(f"the trace failed: {traced.run.error}")
-    if traced.saved is not None:
-        complain(saved_line(traced.saved))
+    complain_of(traced)
     return 0
 
 

@@ -46,23 +46,18 @@ def host_facts(host: HostTotals) -> list[Fact]:
     """Everything about the host's memory that its headline leaves out."""
     return [
         ("Memory", f"{format_bytes(host.available_bytes)} available of {format_bytes(host.total_bytes)}"),
-        ("Control group", _group_text(host)),
+        ("Control group", _part_text(host, "cgroup_headroom_bytes", "cgroup_limit_bytes", "{} left of {}")),
         *_listed(host),
-        ("Huge pages", _huge_text(host)),
+        ("Huge pages", _part_text(host, "hugetlb_used_bytes", "hugetlb_pool_bytes", "{} used of {} reserved")),
         ("Tasks stalled for memory", _pressure_text(host)),
     ]
 
 
-def _group_text(host: HostTotals) -> str:
-    if host.cgroup_limit_bytes is None:
-        return figure_text(host, "cgroup_limit_bytes")
-    return f"{figure_text(host, 'cgroup_headroom_bytes')} left of {format_bytes(host.cgroup_limit_bytes)}"
-
-
-def _huge_text(host: HostTotals) -> str:
-    if host.hugetlb_pool_bytes is None:
-        return figure_text(host, "hugetlb_pool_bytes")
-    return f"{figure_text(host, 'hugetlb_used_bytes')} used of {format_bytes(host.hugetlb_pool_bytes)} reserved"
+def _part_text(host: HostTotals, part: str, whole: str, words: str) -> str:
+    """Two figures in words with a place for each; where the whole is not known, why."""
+    if getattr(host, whole) is None:
+        return figure_text(host, whole)
+    return words.format(figure_text(host, part), format_bytes(getattr(host, whole)))
 
 
 def _pressure_text(host: HostTotals) -> str:

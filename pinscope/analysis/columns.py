@@ -246,14 +246,13 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     from pyarrow import csv  # noqa: PLC0415 - likewise
 
     text = pa.dictionary(pa.int32(), pa.string())
-    names, parts = list[str](), []
+    names, parts, pool = list[str](), [], pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
     try:
         for lines in rows.lines():
             if not names:
                 names = list(dict(from_json(lines.partition(b"\n")[0])))
-                cells = [
-                    str(place) for place in range(2 * len(names) + 2)
-                ]  # nothing, name, value, name, value … nothing
+                # A row is nothing, name, value, name, value …, nothing.
+                cells = [str(place) for place in range(2 * len(names) + 2)]
                 numbers = [cell for cell, name in zip(cells[2::2], names, strict=True) if types.get(name) is float]
                 column_types = dict.fromkeys(cells, text) | dict.fromkeys(numbers, pa.float64())
                 options = (
@@ -261,8 +260,8 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
                     csv.ParseOptions(quote_char=False),
                     csv.ConvertOptions(column_types=column_types, null_values=["null"]),
                 )
-            parts.append(csv.read_csv(pa.BufferReader(lines.translate(_AS_COMMAS)), *options))
-        table = pa.concat_tables(parts).combine_chunks()
+            parts.append(csv.read_csv(pa.BufferReader(lines.translate(_AS_COMMAS)), *options, pool))
+        table = pa.concat_tables(parts).combine_chunks(memory_pool=pool)
         arrays = [column.chunk(0) for column in table.columns]
         heads = [array.dictionary.to_pylist() for array in (arrays[0], *arrays[1:-1:2], arrays[-1])]
         values = dict(zip(names, arrays[2::2], strict=True))

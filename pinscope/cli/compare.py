@@ -56,13 +56,11 @@ def compare(
 
 
 def print_comparison(comparison: Comparison, everything: bool = False) -> None:
-    """The machines first, then the verdict, then what differs."""
+    """The verdict, what differs in the machines, then the cells."""
     print_line(f"{comparison.experiment}, {LAB_TITLES[comparison.a.runs[0].run.lab]}")
-    for part in report.before(comparison, everything):
-        _print(part)
     print_prose(verdict_of(comparison), style="bold")
     print_line()
-    for part in report.after(comparison, everything):
+    for part in (*report.machines(comparison, everything), *report.cells(comparison, everything)):
         _print(part)
 
 

@@ -133,13 +133,13 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
             for chart in charts:
                 chart_view(chart, key=f"{key}-{chart.key}")
     with right:
-        for part in report.before(comparison, everything):
+        for part in report.machines(comparison, everything):
             if isinstance(part, str):
                 st.caption(prose(part))
             elif part.rows:
                 st.markdown(f"**{plain(part.title)}**")
                 widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in part.rows])
-    for number, part in enumerate(report.after(comparison, everything)):
+    for number, part in enumerate(report.cells(comparison, everything)):
         if isinstance(part, str):
             st.caption(prose(part))
         elif part.rows:

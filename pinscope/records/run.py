@@ -314,7 +314,7 @@ class _Explained(Protocol):
     def missing(self) -> Mapping[str, str]: ...
 
 
-MOST_OFF, VARIES = 0.5, "its repeats vary too much to tell"
+MOST_OFF, VARIES = 0.5, "its repeats vary too much"
 """A figure that may be off by more, relative to it, is none; and why it is none."""
 
 

@@ -234,8 +234,8 @@ def _most(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
     return cells if len(cells) <= MOST_ROWS else [*cells[:half], *cells[-half:]]
 
 
-def before(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """What stands above the verdict: the sides, and what differs in their machines."""
+def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
+    """The sides, and what differs in their machines."""
     sides = [(side.name, side_words(side)) for side in (comparison.a, comparison.b)]
     yield table("Sides", {"side": "text", "runs": "text"}, sides)
     yield machine_table(comparison)
@@ -244,8 +244,8 @@ def before(comparison: Comparison, everything: bool = False) -> Iterator[Table |
         yield table("The same on both sides", {"key": "text", "both": "text"}, comparison.machines.same.items())
 
 
-def after(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """What stands below the verdict: what differs, how many cells do not, and findings that came and went."""
+def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
+    """Which cells differ, how many do not, and findings that came and went."""
     firsts, further = comparison.firsts, [cell for cell in comparison.shown if not cell.is_first]
     differing = [cell for cell in firsts if cell.differs]
     yield from _cells(comparison, "What is better and worse", firsts if everything else differing, everything)

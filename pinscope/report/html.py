@@ -156,12 +156,12 @@ def comparison_markdown(compared: Compared) -> bytes:
     lines = list[str]()
     for of in compared.comparisons:
         lines.append(f"# {plain(of.experiment)}: {of.b.name} against {of.a.name}\n")
-        verdict = f"**{plain(verdict_of(of))}**\n"
-        for part in (*comparison.before(of), verdict, *comparison.after(of)):
+        lines.append(f"**{plain(verdict_of(of))}**\n")
+        for part in (*comparison.machines(of), *comparison.cells(of)):
             if isinstance(part, str):
-                lines += [part if part is verdict else f"{plain(part)}\n"] if part else []
+                lines += [f"{plain(part)}\n"] if part else []
             elif part.rows:
-                lines += _table(part)
+                lines += _table(part, "##")
     return "\n".join([*lines, *(f"{plain(words)}\n" for words in compared.left_out)]).encode()
 
 
@@ -216,8 +216,8 @@ def _findings(document: Document) -> Iterator[str]:
             yield f"```python\n{finding.code.rstrip()}\n```\n"
 
 
-def _table(table: Table) -> Iterator[str]:
-    yield f"### {plain(table.title)}\n"
+def _table(table: Table, level: str = "###") -> Iterator[str]:
+    yield f"{level} {plain(table.title)}\n"
     columns, rows, numbers = facts.barred(table)
     rules = ["---:" if column in numbers else ":---" for column in range(len(columns))]
     yield _lines(columns, rules, rows)

@@ -11,12 +11,12 @@ from pinscope.cli.main import main
 from tests.unit.report.test_comparison import H100, H200
 
 
-def test_machines_come_first_then_the_verdict_then_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_comes_first_then_the_machines_then_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", H100, H200]) == 0
     lines = capsys.readouterr().out.splitlines()
     places = [
         next(at for at, line in enumerate(lines) if line.startswith(begin))
-        for begin in ("GPU ", "B is ", "4 KiB pages, untouched", "▲ 4 better")
+        for begin in ("B is ", "GPU ", "4 KiB pages, untouched", "▲ 4 better")
     ]
     assert places == sorted(places)
     assert not any("  ~ " in line for line in lines)

@@ -44,14 +44,12 @@ def test_json_has_the_runs_and_the_step(step: str, capsys: pytest.CaptureFixture
 def test_a_run_whose_figure_is_not_known_is_left_out_and_where_none_is_known_the_reason_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unknown = quantity("Pinned", None, "bytes/second", key=KEY, reason="its repeats vary too much to tell")
+    unknown = quantity("Pinned", None, "bytes/second", key=KEY, reason="its repeats vary too much")
     with Store() as store:
         for place in range(5):
             store.add(new_run(f"vague-{place}", status="done", figure=unknown))
         assert main(["runs", "trend", "bandwidth"]) == 2
-        assert (
-            "Pinned: not known in any run of this series (its repeats vary too much to tell)" in capsys.readouterr().err
-        )
+        assert "Pinned: not known in any run of this series (its repeats vary too much)" in capsys.readouterr().err
         add_stepping_runs(store, many=1)
     assert main(["runs", "trend", "bandwidth", "--like", "run-00"]) == 0
     assert "not known there: vague-0, vague-1, vague-2 and 2 more" in capsys.readouterr().err

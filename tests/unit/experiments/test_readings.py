@@ -210,6 +210,9 @@ def test_a_missing_ingredient_is_named_with_what_it_costs() -> None:
     assert finding.title == "One stream for both makes the balanced pipeline take 2.0 times (h2d) as long"
     assert finding.detail == "It takes 2.06 s instead of 1.03 s (h2d). h2d: copies and kernels do not overlap."
     assert finding.severity == "warning"
+    for seconds, why in ((1.96, "copies and kernels do not overlap."), (1.94, "6.0 % of the shorter of")):
+        rows = passes_of(1.03) + passes_of(seconds, separate_stream=False)
+        assert f"h2d: {why}" in overlap_findings(rows)["ingredient-missing"].detail
 
 
 def test_passes_that_vary_too_much_tell_nothing_of_what_overlaps() -> None:

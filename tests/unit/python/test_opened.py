@@ -134,9 +134,9 @@ def test_figures_are_found_by_key_and_are_numbers_with_an_interval() -> None:
 
 
 def test_a_figure_that_is_not_known_is_no_number_and_says_why() -> None:
-    unknown = Figure(name="Rate", value=None, unit="bytes/second", reason="its repeats vary too much to tell")
+    unknown = Figure(name="Rate", value=None, unit="bytes/second", reason="its repeats vary too much")
     assert (unknown.low, unknown.high, str(unknown)) == (None, None, "n/a")
-    with pytest.raises(ValueError, match="Rate is not known: its repeats vary too much to tell"):
+    with pytest.raises(ValueError, match="Rate is not known: its repeats vary too much"):
         float(unknown)
 
 

@@ -196,7 +196,7 @@ def test_where_the_fastest_way_is_not_known_none_is_named() -> None:
     (row,) = reading.tables[0].rows
     assert row[3:] == (None, None, "zero-copy (mapped)", None)
     reasons = {figure.key: figure.reason for figure in reading.headline}
-    assert reasons["fastest.way"] == "its repeats vary too much to tell"
+    assert reasons["fastest.way"] == "its repeats vary too much"
 
 
 def test_prefetching_is_not_advised_for_writes_where_it_was_slower_than_a_copy() -> None:

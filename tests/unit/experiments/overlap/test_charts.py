@@ -70,3 +70,9 @@ def test_a_recipe_whose_first_chunks_were_lost_is_left_out_of_the_timeline() -> 
     assert "timeline-h2d" not in drawn([one_pass(), late])
     titles = [note.text for note in drawn([one_pass(), late, *kept])["timeline-h2d"].figure.layout.annotations]
     assert titles == ["no events"]
+
+
+@pytest.mark.parametrize(("slowdown", "said"), [(1.12, True), (1.08, False)])
+def test_copies_that_take_longer_by_themselves_are_said_to(slowdown: float, said: bool) -> None:
+    figure = drawn([one_pass(memory="pageable", copy_alone_seconds=slowdown * one_pass()["pinned_copy_seconds"])])
+    assert ("copies 1.1 × as long" in written(figure["overlap-h2d"].figure)) == said

@@ -134,12 +134,18 @@ def rules(rows: list[dict[str, Any]]) -> dict[str, str]:
 def test_each_conclusion_is_a_finding() -> None:
     assert rules(filled()) == {"killed": "warning", "cliff": "warning"}
     assert rules(filled("refused")) == {"refused": "note", "cliff": "warning"}
-    slow = [
-        row | {"write_seconds": 0.1} if row["who"] == "outside" and row["bytes"] > CLIFF else row for row in filled()
-    ]
-    assert rules(slow)["outside-slower"] == "warning"
+
+
+def test_a_process_outside_that_takes_more_than_a_twentieth_longer_beyond_the_cliff_is_a_finding() -> None:
+    def outside(times: float) -> list[dict[str, Any]]:
+        slow = [row for row in filled() if row["who"] == "outside" and row["bytes"] > CLIFF]
+        longer = {"write_seconds": slow[0]["write_seconds"] + (times - 1) * round_seconds(slow[0])}
+        return [row | longer if row in slow else row for row in filled()]
+
+    assert rules(outside(1.06))["outside-slower"] == "warning"
+    assert "outside-slower" not in rules(outside(1.04))
     after = [row("round", phase="after", who="outside", write_seconds=0.12)] * 3
-    assert "outside-slower" not in rules(slow + after)  # it stays so without the group
+    assert "outside-slower" not in rules(outside(1.06) + after)  # it stays so without the group
 
 
 def test_a_cliff_is_where_others_are_left_less_than_they_used_whatever_the_size_of_the_group() -> None:

@@ -77,8 +77,9 @@ def test_until_all_have_it_pinned_is_known_where_all_have() -> None:
     assert trials(older)[0].all_seconds is None
 
 
-def test_page_tables_paid_for_once_are_nothing_to_say() -> None:
-    assert "every-process-pays" not in rules(rows("each_registers", 4, [TABLE, 0, 0, 0]))
+def test_page_tables_are_paid_again_from_half_as_much_again_on() -> None:
+    for second, said in ((0, False), (TABLE // 2 - 1, False), (TABLE // 2, True)):
+        assert ("every-process-pays" in rules(rows("each_registers", 2, [TABLE, second]))) == said
 
 
 def test_an_owner_is_slower_or_faster_by_more_than_both_may_be_off() -> None:

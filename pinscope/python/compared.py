@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinscope.analysis import comparison as core
-from pinscope.analysis.comparison import ComparedCell, Measured, Side
+from pinscope.analysis.comparison import ComparedCell, Side
 from pinscope.experiments.registry import measured_run, verdict_of
 from pinscope.python.opened import PAGE, Run
 from pinscope.python.session import open
@@ -125,8 +125,5 @@ def compare(a: Taken | Iterable[Taken], b: Taken | Iterable[Taken]) -> Compariso
 
 def _side(name: str, taken: Taken | Iterable[Taken]) -> Side:
     runs = [taken] if isinstance(taken, Run | str | Path) else list(taken)
-    return Side(name, [_measured(run if isinstance(run, Run) else open(run)) for run in runs])
-
-
-def _measured(run: Run) -> Measured:
-    return measured_run(run.record, run.observations)
+    opened = (run if isinstance(run, Run) else open(run) for run in runs)
+    return Side(name, [measured_run(run.record, run.observations) for run in opened])

@@ -79,6 +79,8 @@ def row() -> dict[str, Any]:
         {"wall_seconds": float("-inf")},
         {"h2d_seconds": float("nan")},
         {"host_nodes": "\ud800"},
+        {"host_nodes": "0,1"},
+        {"host_nodes": '0","backing":"thp'},
         {"warmup": [True]},
     ],
     ids=str,
@@ -99,6 +101,21 @@ def test_a_row_that_lacks_what_may_be_unknown_but_must_be_said_leaves_all_to_be_
     assert parsed(BANDWIDTH, AsStored([*[said] * 9, lacking, *[said] * 10])) is None
     with pytest.raises(BadInput, match="d2h_seconds"):
         checked_rows("bandwidth", AsStored([*[said] * 9, lacking, *[said] * 10]))
+
+
+def test_rows_whose_fields_come_in_another_order_are_left_to_be_read_one_by_one(row: dict[str, Any], few: None) -> None:
+    turned = dict(reversed(row.items()))
+    assert parsed(BANDWIDTH, AsStored([turned] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[row] * 9, turned, *[row] * 10])) is None
+
+
+def test_a_field_that_rows_of_an_older_version_lack_has_its_default(row: dict[str, Any], few: None) -> None:
+    optional = [name for name, field in BANDWIDTH.model_fields.items() if not field.is_required()]
+    older = [{name: value for name, value in row.items() if name not in optional}] * 20
+    columns = parsed(BANDWIDTH, AsStored(older))
+    assert optional
+    assert columns is not None
+    assert [dict(read) for read in columns] == [dict(read) for read in checked_rows("bandwidth", older)]
 
 
 def test_rows_that_lack_what_their_kind_needs_are_left_to_be_read_one_by_one(few: None) -> None:

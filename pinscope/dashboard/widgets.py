@@ -302,7 +302,9 @@ def _table(table: Table, key: str) -> None:
     for name in table.missing:
         frame[name] = texts[name]
     columns = {
-        name: st.column_config.Column(alignment="right" if unit != "text" else "left")
+        name: st.column_config.Column(
+            alignment="right" if unit != "text" else "left", width=30 + 7 * max(map(len, texts[name]), default=0)
+        )
         for name, unit in zip(table.columns, table.units, strict=True)
         if name in table.missing
     }

@@ -332,7 +332,8 @@ def _fits(sentence: str) -> bool:
 def change_words(change: float) -> str:
     """``3.0 %``, ``23 %``, or ``4.4 times`` of what is more than double."""
     if change >= 1:
-        return f"{1 + change:.2g} times"
+        times = float(f"{1 + change:.2g}")
+        return f"{times:,.0f} times" if times >= 10 else f"{times:g} times"
     return f"{change * 100:.{1 if change < 0.0995 else 0}f} %"
 
 

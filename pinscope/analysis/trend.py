@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
 from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
-from pinscope.units import format_change, format_value
+from pinscope.units import format_change, format_count, format_value
 
 CHANCE = 0.02
 """That a series of equal runs has a step named."""
@@ -187,8 +187,7 @@ def verdict(trend: Trend) -> str:
     if trend.steps:
         return f"{name}: {step_words(trend.steps[-1], trend.figure.unit)}."
     if count < LEAST_RUNS:
-        there = "is 1" if count == 1 else f"are {count}"
-        return f"{name}: no step can be told from chance in fewer than {LEAST_RUNS} runs; there {there}."
+        return f"{name}: no step can be told from chance in {format_count(count, 'run')}: it takes {LEAST_RUNS}."
     values = [point.value for point in trend.points]
     middle = median(values)
     far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""

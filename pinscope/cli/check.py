@@ -49,7 +49,7 @@ from pinscope.store.new_file import check_new
 from pinscope.store.store import Store
 from pinscope.text import quoted
 from pinscope.tracing.spool import Scope
-from pinscope.units import parse_share
+from pinscope.units import format_count, parse_share
 
 BASELINE_RUNS = 8
 """Of which a baseline is made."""
@@ -131,7 +131,9 @@ def write(
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
         return
     for kept in baseline.experiments:
-        print_prose(f"{kept.run.experiment}: {len(kept.runs)} runs, {len(kept.cells)} cells{_needed(kept)}.")
+        print_prose(
+            f"{kept.run.experiment}: {format_count(len(kept.runs), 'run')}, {format_count(len(kept.cells), 'cell')}{_needed(kept)}."
+        )
     print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}")
 
 
@@ -224,11 +226,10 @@ def _print(checked: Sequence[Checked]) -> None:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
         for regression in result.regressions:
             print_line(regression_line(experiment, regression))
-        cells = f"{len(result.cells):,} cell{'' if len(result.cells) == 1 else 's'}"
+        cells = format_count(len(result.cells), "cell")
         once = f", {result.once} fell out once and not again" if result.once else ""
         if result.regressions:
-            count = len(result.regressions)
-            print_prose(f"{experiment}: {count} regression{'' if count == 1 else 's'} in {cells}{once}.")
+            print_prose(f"{experiment}: {format_count(len(result.regressions), 'regression')} in {cells}{once}.")
         else:
             telling, limit = result.telling, change_words(result.tolerance)
             few = f"; {limit} more would show in {telling or 'none'} of them: take more runs (--count)"

@@ -32,7 +32,7 @@ from pinscope.report.fleet import (
 from pinscope.store.figures import experiments_with_figures
 from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
-from pinscope.units import format_bytes
+from pinscope.units import format_bytes, format_count
 
 Names = Annotated[
     list[str] | None,
@@ -146,7 +146,7 @@ def write(
         print_json({"file": str(file), "runs": [run_id for of in kept.experiments for run_id in of.runs]})
         return
     for of in kept.experiments:
-        print_prose(f"{of.run.experiment}: {len(of.runs)} GPUs, {len(of.cells)} cells.")
+        print_prose(f"{of.run.experiment}: {format_count(len(of.runs), 'GPU')}, {format_count(len(of.cells), 'cell')}.")
     print_line(f"Wrote {file}. Check a host: pinscope check {shlex.quote(str(file))} --other-machine")
 
 

@@ -67,7 +67,7 @@ def test_few_runs_have_no_step() -> None:
     few = LEAST_RUNS - 1
     found = trend(FIGURE, points(series(7, count=few, step=0.5, at=4), 4))
     assert found.steps == []
-    assert f"fewer than {LEAST_RUNS} runs" in verdict(found)
+    assert f"in {few} runs: it takes {LEAST_RUNS}" in verdict(found)
 
 
 def test_nothing_or_less_is_a_figure_too() -> None:

@@ -131,9 +131,8 @@ def write(
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
         return
     for kept in baseline.experiments:
-        print_prose(
-            f"{kept.run.experiment}: {format_count(len(kept.runs), 'run')}, {format_count(len(kept.cells), 'cell')}{_needed(kept)}."
-        )
+        counts = f"{format_count(len(kept.runs), 'run')}, {format_count(len(kept.cells), 'cell')}"
+        print_prose(f"{kept.run.experiment}: {counts}{_needed(kept)}.")
     print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}")
 
 

@@ -140,12 +140,13 @@ def run(
 ) -> int:
     """Run an experiment and print its result; with --json, every observation too. Ctrl-C cancels and keeps its data."""
     labels = checked_labels(name=name, tags=tag or ())
+    wanted = jobs.Request(experiment, lab, device, quick, parse_settings(settings or ()), labels)
+    if experiment != jobs.ALL:
+        find(experiment)
     environment = capture_environment()
     if lab is None and not jobs.usable_gpu(environment):
         complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
-    selection = jobs.select_experiments(
-        jobs.Request(experiment, lab, device, quick, parse_settings(settings or ()), labels), environment
-    )
+    selection = jobs.select_experiments(wanted, environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
     documents: list[dict[str, Any]] = []

@@ -124,9 +124,10 @@ def _damage(database: Path) -> Iterator[str]:
         found = connection.execute("PRAGMA integrity_check").fetchall()
         if found != [("ok",)]:
             yield f"the database is damaged: {found[:3]}"
-        counted = "SELECT runs.id, runs.observations, COUNT(sequence), COALESCE(MAX(sequence), -1) + 1 FROM runs "
+        stored = "SELECT run_id, sequence, 1 AS rows FROM observations UNION ALL SELECT run_id, sequence, rows FROM "
+        counted = "SELECT id, observations, COALESCE(SUM(rows), 0), COALESCE(MAX(sequence + rows), 0) FROM runs "
         for run_id, told, count, last in connection.execute(
-            counted + "LEFT JOIN observations ON run_id = runs.id GROUP BY runs.id"
+            f"{counted} LEFT JOIN ({stored} observation_blocks) ON run_id = runs.id GROUP BY runs.id"
         ):
             if not told == count == last:
                 yield f"rows of run {run_id} are no prefix: {count} up to {last}, the run says {told}"

@@ -49,9 +49,8 @@ def test_all_who_look_share_one_sampler(watch: Watch, source: Source) -> None:
 
 def test_it_rests_when_nobody_looks_and_starts_again_when_somebody_does(watch: Watch, source: Source) -> None:
     until(lambda: watch.look().latest)
-    until(lambda: not watch.running)
-    until(lambda: not samplers())
-    assert source.closed == source.opened == 1
+    until(lambda: source.closed == source.opened == 1)
+    assert not samplers()
 
     seen = len(watch.look().samples)
     assert watch.running
@@ -79,8 +78,8 @@ def test_a_source_that_fails_does_not_keep_it_awake(watch: Watch, source: Source
 
     source.take_one = fail
     until(lambda: watch.look().trouble)
-    until(lambda: not samplers())
-    assert source.closed == 1
+    until(lambda: source.closed == 1)
+    assert not samplers()
 
 
 def test_many_who_look_and_close_at_once_leave_one_thread_at_most(watch: Watch, source: Source) -> None:

@@ -232,8 +232,8 @@ def _print(checked: Sequence[Checked]) -> None:
         else:
             telling, limit = result.telling, change_words(result.tolerance)
             few = f"; {limit} more would show in {telling or 'none'} of them: take more runs (--count)"
-            told = f"no regression in {cells}{once}{few if telling < len(result.cells) else ''}."
-            print_prose(f"{experiment}: {told} {verdict_of(result.comparison)}")
+            result_words = f"no regression in {cells}{once}{few if telling < len(result.cells) else ''}."
+            print_prose(f"{experiment}: {result_words} {verdict_of(result.comparison)}")
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:

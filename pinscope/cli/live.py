@@ -171,17 +171,17 @@ def _view(seen: Snapshot, pids: Collection[int], history: History | None = None,
 
 def _stream(sampler: Sampler, stop: terminal.Stop, as_json: bool, pids: Collection[int]) -> None:
     """One snapshot after the other, until somebody stops it or nobody reads any more."""
-    show, reported, shown = _print_json_line if as_json else _print_table, False, None
+    show, reported, printed = _print_json_line if as_json else _print_table, False, None
     while not stop.asked and not _reader_is_gone():
         history = sampler.history()
         if history.trouble is not None and not reported:
             terminal.complain(history.trouble)
         reported = history.trouble is not None
-        if (seen := history.latest) is not None and seen is not shown:
-            events = [event for event in history.events if shown is None or event.at > shown.taken_at]
+        if (seen := history.latest) is not None and seen is not printed:
+            events = [event for event in history.events if printed is None or event.at > printed.taken_at]
             show(_view(seen, pids, history, events))
             sys.stdout.flush()
-            shown = seen
+            printed = seen
         time.sleep(min(terminal.LOOK_SECONDS, history.interval_seconds / 4))
 
 

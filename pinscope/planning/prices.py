@@ -181,10 +181,10 @@ def known_prices(
     recorded: list[Environment] = []
 
     def first(experiment: str, read: Callable[[Origin, ExperimentRun, Sequence[Row]], _Price | None]) -> _Price | None:
-        told: Iterator[ExperimentRun] = nearest_runs(store, experiment, like.environment if like else environment)
+        runs: Iterator[ExperimentRun] = nearest_runs(store, experiment, like.environment if like else environment)
         if isinstance(like, ExperimentRun) and (like.experiment, like.lab) == (experiment, "cuda"):
-            told = chain([like], told)
-        for run in told:
+            runs = chain([like], runs)
+        for run in runs:
             is_here = run.environment.machine_id == environment.machine_id and not run.recording
             origin = Origin("measured" if is_here else "recorded", run.id, run.gpu.name if run.gpu else None)
             try:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,22 @@ def wait_until(holds: Any, seconds: float = 120.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
     return value
+
+
+def parent_among(processes: list[psutil.Process]) -> psutil.Process | None:
+    """The first that has children; short commands end while they are looked at."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if process.children():
+                return process
+    return None
+
+
+def connections(process: psutil.Process) -> list[Any]:
+    """Its sockets; none once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.net_connections()
+    return []
 
 
 @dataclass(frozen=True)
@@ -209,11 +226,11 @@ def test_what_a_host_cannot_hold_is_refused_there_and_the_rest_is_kept() -> None
 def test_only_who_holds_its_certificate_is_heard_and_ctrl_c_ends_all_of_it() -> None:
     with in_the_background(*RUN, *ENDLESS, "--local", "1") as process:
         command = psutil.Process(process.pid)
-        worker = wait_until(lambda: next((child for child in command.children() if child.children()), None))
+        worker = wait_until(lambda: parent_among(command.children()))
         listening = [
             connection.laddr
-            for each in (command, *command.children(recursive=True))
-            for connection in each.net_connections()
+            for process_here in (command, *command.children(recursive=True))
+            for connection in connections(process_here)
             if connection.status == psutil.CONN_LISTEN
         ]
         assert len(listening) == 2, "the scheduler's and the worker's"

@@ -218,7 +218,7 @@ class Run(Answer):
     def _repr_html_(self) -> str:
         from pinscope.report.html import render_html  # noqa: PLC0415 - Plotly takes its time to import
 
-        page = render_html([self.document], with_rows=False).decode()
+        page = b"".join(render_html([self.document], with_rows=False)).decode()
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:

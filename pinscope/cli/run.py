@@ -23,10 +23,10 @@ from pinscope.report.facts import Document, open_document, parameter_defaults, q
 from pinscope.report.write import run_document
 from pinscope.runner import jobs
 from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
+from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line, quoted
 from pinscope.units import format_seconds
 

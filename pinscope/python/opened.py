@@ -18,8 +18,8 @@ from pinscope.report.facts import Document, by_severity, called, open_document, 
 from pinscope.report.write import write_report
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
+from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line
 from pinscope.tracing.limits import exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in

@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.bundle import SUFFIX, BundleReader
-from pinscope.store.tables import StoredRow
+from pinscope.store.documents import StoredRow
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict and its first figure. ``scripts/write-verdicts`` makes the

@@ -75,8 +75,6 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text("The defaults shown are those on a GPU.")
-        formatter.write_paragraph()
         formatter.write_dl(list(_parameter_help(experiment)))
     formatter.write_paragraph()
     formatter.write_text("Options of every run: pinscope run --help")
@@ -85,9 +83,9 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
 
 def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params):
-        default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
-        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
+    for parameter, defaults in parameter_defaults(experiment):
+        values = "; ".join(f"{when}: {text}" for when, text in defaults.items())
+        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, f"[{values}]")))
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -202,7 +202,7 @@ def mean_words(comparison: Comparison) -> str:
     if gain is None or not _is_experiment(comparison):
         return ""
     word = "better" if gain >= 1 else "worse"
-    words = f"{comparison.b.name} is {format_share(abs(gain - 1))} {word}"
+    words = f"{comparison.called[1]} is {format_share(abs(gain - 1))} {word}"
     return f"Geometric mean of {len(comparison.firsts):,} cells: {words}."
 
 

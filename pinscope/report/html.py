@@ -166,7 +166,7 @@ def comparison_markdown(compared: Compared) -> bytes:
     """A section for each comparison."""
     lines = list[str]()
     for of in compared.comparisons:
-        lines.append(f"# {plain(of.experiment)}: {of.b.name} against {of.a.name}\n")
+        lines.append(f"# {plain(f'{of.experiment}: {of.called[1]} against {of.called[0]}')}\n")
         lines.append(f"**{plain(verdict_of(of))}**\n")
         for part in (*comparison.machines(of), *comparison.cells(of)):
             if isinstance(part, str):

@@ -44,6 +44,16 @@ def recording_name(run: Run) -> str:
     return _recordings()[run.id][1].name.removesuffix(SUFFIX)
 
 
+def recording_called(name: str) -> Run | None:
+    """The recording of that name."""
+    return next((run for run in recorded_runs() if recording_name(run) == name), None)
+
+
+def recording_names() -> list[str]:
+    """Of all recordings, sorted."""
+    return sorted(map(recording_name, recorded_runs()))
+
+
 def newest_recordings() -> dict[str, Run]:
     """Experiment → its newest recording with an experiment's own settings.
 

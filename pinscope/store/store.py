@@ -25,7 +25,14 @@ from pinscope.store.choice import COLUMNS, Wanted, fits, stands_for
 from pinscope.store.database import Database
 from pinscope.store.figures import FigureTable, row_of
 from pinscope.store.packed import pack
-from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
+from pinscope.store.recordings import (
+    recorded_observations,
+    recorded_parts,
+    recorded_run,
+    recorded_runs,
+    recording_called,
+    recording_names,
+)
 from pinscope.store.rows import BATCH, Reading, StoredRows
 from pinscope.text import quoted
 
@@ -438,7 +445,8 @@ class Store(Database):
     # Reading
 
     def run(self, run_id: str) -> Run:
-        """The run of that id, of the only id that begins so, or of that name; recordings included. Words that may stand
+        """The run of that id, of the only id that begins so, or of that name; recordings included, whose names are
+        those of their files. Words that may stand
         there instead: :data:`pinscope.store.choice.WORDS`.
 
         Raises:
@@ -465,9 +473,9 @@ class Store(Database):
     def _by_name(self, name: str) -> Run | None:
         called = [run for run in self.each_run(recordings=False) if run.name == name]
         if len(called) > 1:
-            some = ", ".join(run.id for run in called[:4]) + (" …" if len(called) > 4 else "")
+            some = _first_of([run.id for run in called])
             raise UnknownName(f"{len(called)} runs are called {quoted(name)}: {some}; write an id")
-        return called[0] if called else None
+        return called[0] if called else recording_called(name)
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
@@ -475,8 +483,7 @@ class Store(Database):
         ids = list(connection.scalars(select(tables.RUNS.c.id).where(begins).order_by(tables.RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
-            some = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {_first_of(ids)}; write more of the id")
         return ids[0] if ids else None
 
     def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | documents.DamagedRun]:
@@ -571,4 +578,12 @@ class Store(Database):
     def _no_such_run(self, run_id: str) -> BadInput:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
-        return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
+        names = [name for name in recording_names() if run_id.casefold() in name]
+        known = (
+            f"there are recordings called {_first_of(names)}" if names else "`pinscope runs list` shows what there is"
+        )
+        return UnknownName(f"no run {quoted(run_id)}; {known}")
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")

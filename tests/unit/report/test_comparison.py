@@ -51,6 +51,13 @@ def test_runs_by_comma_are_one_side_compared_experiment_by_experiment(store: Sto
     assert [one.experiment for one in compared.comparisons] == ["pinning_strategy", "overlap"]
 
 
+def test_a_recording_goes_by_the_name_of_its_file(store: Store) -> None:
+    (comparison,) = compare_named(lambda: store, ["overlap-h100", "overlap-h200"]).comparisons
+    assert [side.runs[0].run.id for side in (comparison.a, comparison.b)] == [IDS["overlap-h100"], IDS["overlap-h200"]]
+    with pytest.raises(UnknownName, match="bandwidth-h100, dataloader-batches-h100, overlap-h100"):
+        store.run("H100")
+
+
 def test_each_further_side_is_set_against_the_first(store: Store) -> None:
     names = ["registration-h200", "registration-2xh200", "registration-shared-h200"]
     compared = compare_named(lambda: store, [IDS[name] for name in names])
@@ -83,7 +90,7 @@ def test_every_format_is_written_once_and_says_the_verdict(store: Store, tmp_pat
     for suffix in SUFFIXES:
         file = tmp_path / f"comparison{suffix}"
         write_comparison(file, compared)
-        assert "B is faster by 27 % in 4 of 10 cells" in file.read_text()
+        assert "H200 is faster by 27 % in 4 of 10 cells" in file.read_text()
         with pytest.raises(PathExists):
             write_comparison(file, compared)
     with pytest.raises(BadInput, match=r"there are: \.html, \.md, \.json"):

@@ -117,6 +117,11 @@ class ComparedCell:
     verdict: CellVerdict
 
     @property
+    def key(self) -> tuple[Any, ...]:
+        """By which cells are matched."""
+        return self.kind, *self.labels.values()
+
+    @property
     def words(self) -> str:
         """Its labels in words."""
         return ", ".join(self.texts.values())
@@ -238,8 +243,8 @@ class Comparison:
     @cached_property
     def shown(self) -> list[ComparedCell]:
         """What differs; of a cell whose first figure differs, that alone."""
-        told = {_key(cell): cell.verdict for cell in self.firsts}
-        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(_key(cell)) != cell.verdict)]
+        told = {cell.key: cell.verdict for cell in self.firsts}
+        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(cell.key) != cell.verdict)]
 
     @cached_property
     def counts(self) -> Counter[CellVerdict]:
@@ -491,10 +496,6 @@ def _verdict(value: Value, a: Pooled, b: Pooled, seen: Difference | None) -> Cel
     if not (seen.differs if seen else from_nothing):
         return "unknown"
     return "better" if (b.value > a.value) == (value.better == "more") else "worse"
-
-
-def _key(cell: ComparedCell) -> tuple[Any, ...]:
-    return cell.kind, *cell.labels.values()
 
 
 # Naming what differs

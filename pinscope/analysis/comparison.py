@@ -341,7 +341,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _called(own: Side, other: Side) -> str:
-    for words in (_name, _gpu, _host):
+    for words in (_name, _gpu, lambda run: run.environment.host):
         ours, theirs = ({words(measured.run) for measured in side.runs} for side in (own, other))
         if len(ours) == 1 and not ours & theirs and (called := ours.pop()):
             return called
@@ -355,10 +355,6 @@ def _name(run: Run) -> str | None:
 def _gpu(run: Run) -> str | None:
     """``H100`` of an ``NVIDIA H100 80GB HBM3``."""
     return re.sub(r"^NVIDIA | \d+GB\b.*", "", run.gpu.name) if run.gpu else None
-
-
-def _host(run: Run) -> str | None:
-    return run.environment.host
 
 
 def _fits(sentence: str) -> bool:

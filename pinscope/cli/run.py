@@ -22,7 +22,8 @@ from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
 from pinscope.runner import jobs
-from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
+from pinscope.runner.timeline import Recorded, TimelineRecorder, prepare_timeline
+from pinscope.store.bundle import check_output
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
@@ -256,7 +257,7 @@ def record(
         pids=tuple(sorted(checked_pids(pid))),
     )
     if output is not None:
-        check_output(output, "timeline")
+        check_output(output)
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
     with Stop() as stop, store_to_write() as store, open_source(probe=probe, interval_seconds=interval) as source:
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")

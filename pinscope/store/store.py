@@ -571,4 +571,6 @@ class Store(Database):
     def _no_such_run(self, run_id: str) -> BadInput:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
+        if run_id.endswith(".pinscope"):
+            return UnknownName(f"no run {quoted(run_id)}; `pinscope import FILE` reads the runs of a bundle")
         return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")

@@ -430,7 +430,7 @@ def test_what_makes_no_sense_is_refused_before_the_program_starts(
         ([tmp_path / "folder"], "without __main__.py"),
         (["--json", tmp_path / "there.json", path], "there.json"),
         (["-o", tmp_path / "x.zip", path], "x.zip"),
-        (["-o", path, path], "train.py: a trace is written as a bundle"),
+        (["-o", path, path], "train.py: a bundle's name must end in .pinscope"),
         (["--for", "soon", path], "--for: 'soon'"),
         (["--for", "0s", path], "--for: 0s"),
         (["--start-after", "400d", path], "--start-after: 400d"),

@@ -24,7 +24,7 @@ from pinscope.report.write import run_document
 from pinscope.runner import jobs
 from pinscope.runner.timeline import Recorded, TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import check_output
-from pinscope.store.recordings import newest_recordings
+from pinscope.store.recordings import recorded_answer
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.store.tables import StoredRow, checked_labels
@@ -146,7 +146,7 @@ def run(
         find(experiment)
     environment = capture_environment()
     if lab is None and not jobs.usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
+        complain(f"no usable GPU here (pinscope doctor says why){recorded_answer(experiment)}")
     selection = jobs.select_experiments(wanted, environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
@@ -173,12 +173,6 @@ def run(
     elif experiment == jobs.ALL:
         print_table(("experiment", "verdict", "first figure"), summary, title="All experiments")
     return code
-
-
-def _recorded(experiment: str) -> str:
-    """Where a run on a GPU answers the same question: a recording that ships with PinScope."""
-    run = newest_recordings().get(experiment)
-    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
 
 
 def _summary(document: Document) -> tuple[str, str, str]:

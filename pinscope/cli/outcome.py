@@ -65,7 +65,7 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> N
     """
     about = format_about(run.budget.seconds)
     if run.lab == "host":  # only GPU runs were recorded to compare with
-        about += ", longer on a slow processor"
+        about += ", longer on a slow processor" + ("" if run.quick else ", --quick takes less")
     stops = "Ctrl-C stops and keeps what was measured"
     terminal.complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
@@ -132,7 +132,8 @@ def print_outcome(document: Document) -> None:
     _print_headline(document.reading.headline)
     print_findings(facts.by_severity(document.reading.findings))
     if run.observations:
-        terminal.print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+        report = f"pinscope report {run.id} -o report.html"
+        terminal.print_line(f"All of it: pinscope runs show {run.id}; a report: {report}")
     else:
         terminal.print_line(f"Run {run.id} measured nothing.")
 

@@ -22,9 +22,10 @@ from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
 from pinscope.runner import jobs
-from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
+from pinscope.runner.timeline import Recorded, TimelineRecorder, prepare_timeline
+from pinscope.store.bundle import check_output
 from pinscope.store.documents import StoredRow, checked_labels
-from pinscope.store.recordings import newest_recordings
+from pinscope.store.recordings import recorded_answer
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
 from pinscope.text import one_line, quoted
@@ -143,7 +144,7 @@ def run(
         find(experiment)
     environment = capture_environment()
     if lab is None and not jobs.usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
+        complain(f"no usable GPU here (pinscope doctor says why){recorded_answer(experiment)}")
     selection = jobs.select_experiments(wanted, environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
@@ -170,12 +171,6 @@ def run(
     elif experiment == jobs.ALL:
         print_table(("experiment", "verdict", "first figure"), summary, title="All experiments")
     return code
-
-
-def _recorded(experiment: str) -> str:
-    """Where a run on a GPU answers the same question: a recording that ships with PinScope."""
-    run = newest_recordings().get(experiment)
-    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
 
 
 def _summary(document: Document) -> tuple[str, str, str]:
@@ -254,7 +249,7 @@ def record(
         pids=tuple(sorted(checked_pids(pid))),
     )
     if output is not None:
-        check_output(output, "timeline")
+        check_output(output)
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
     with Stop() as stop, store_to_write() as store, open_source(probe=probe, interval_seconds=interval) as source:
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")

@@ -34,7 +34,7 @@ from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.bundle import open_bundle, write_bundle
+from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.documents import DamagedRun, checked_labels
 from pinscope.store.figures import with_figures
@@ -376,6 +376,7 @@ def export_runs(
     as_json: AsJson = False,
 ) -> None:
     """Write runs with all their observations into a bundle, which `pinscope import` reads on another machine."""
+    check_output(output)
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)

@@ -147,9 +147,9 @@ def trace(
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     labels = checked_labels(name=name, tags=tag or ())
     if output is not None:
-        from pinscope.runner.timeline import check_output
+        from pinscope.store.bundle import check_output
 
-        check_output(output, "trace")
+        check_output(output)
     if as_json is not None:
         check_new(as_json)
     if attach:

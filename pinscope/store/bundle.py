@@ -46,7 +46,7 @@ from pinscope.store.documents import (
     first_complaint,
     storable,
 )
-from pinscope.store.new_file import new_file
+from pinscope.store.new_file import check_new, new_file
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -107,6 +107,18 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, Ru
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
 _TEXT_BYTES = 2**21
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that could not be written as a bundle at the end, before anything begins.
+
+    Raises:
+        PathExists: something of that name is there.
+        BadInput: it is no name for a bundle, or there is no such folder, or it may not be written to.
+    """
+    if path.suffix.lower() != SUFFIX:
+        raise BadInput(f"{path}: a bundle's name must end in {SUFFIX}; 'pinscope report' writes other formats")
+    check_new(path)
 
 
 def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:

@@ -65,6 +65,12 @@ def newest_recordings() -> dict[str, Run]:
     return {run.experiment: run for run in usual}
 
 
+def recorded_answer(experiment: str) -> str:
+    """Where a run on a GPU answers the same question, as the end of a sentence; nothing where none is recorded."""
+    run = newest_recordings().get(experiment)
+    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
+
+
 def recorded_observations(run_id: str) -> list[StoredRow]:
     """The rows of a recording.
 

@@ -171,13 +171,13 @@ class Group:
 
     Attributes:
         verdict: ``better`` or ``worse``.
-        conditions: name of a label → what it is, or from where on, in words; none where they share nothing.
+        conditions: what a label is, or from where on, in words; none where they share nothing.
         cells: those that differ, the farthest first.
         of: how many the conditions name, with those that do not differ.
     """
 
     verdict: CellVerdict
-    conditions: Mapping[str, str]
+    conditions: Sequence[str]
     cells: Sequence[ComparedCell]
     of: int
 
@@ -201,7 +201,7 @@ class Group:
     def words(self) -> str:
         """``slower by 3.0 % in 34 of 36 cells: pinned, size from 1 MiB on``."""
         most = "" if len(self.cells) == 1 else "most in "
-        which = ", ".join(self.conditions.values()) or f"{most}{self.cells[0].words}"
+        which = ", ".join(self.conditions) or f"{most}{self.cells[0].words}"
         return f"{self.brief} of {self.of} cells: {which}"
 
 
@@ -526,7 +526,7 @@ def _group(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
         named, chosen = np.ones(len(cells), bool), []
     inside = [cell for cell, is_named in zip(cells, named, strict=True) if is_named and cell.verdict == verdict]
     inside.sort(key=lambda cell: cell.gain, reverse=verdict == "better")
-    return Group(verdict, {condition.name: condition.words for condition in chosen}, inside, int(named.sum()))
+    return Group(verdict, [condition.words for condition in chosen], inside, int(named.sum()))
 
 
 def _alike(first: Any, second: Any) -> float:

@@ -299,7 +299,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "groups": [
             {
                 "verdict": group.verdict,
-                "conditions": list(group.conditions.values()),
+                "conditions": list(group.conditions),
                 "cells": len(group.cells),
                 "of": group.of,
                 "change_share": group.change if math.isfinite(group.change) else None,

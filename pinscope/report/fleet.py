@@ -68,8 +68,7 @@ def read_fleet(
                 store.update(run_id, figures=figures)
         except PinScopeError:  # what cannot be read is left out; opening the run says why
             continue
-    rows = stored_figures(store, experiment, lab, newest, since)
-    fleet = fleet_of(experiment, lab, rows.runs, rows.texts)
+    fleet = fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
     if not fleet.gpus:
         where = LAB_TITLES[lab]  # type: ignore[index]
         raise BadInput(f"no finished run of {experiment} on {where}; there may be some of another lab (--lab)")
@@ -158,7 +157,7 @@ def spread_table(fleet: Fleet) -> Table:
                 *(format_value(value, fleet.figures[spread.figure].value.unit) for value in spread.quantiles),
                 _listed(names[spread.figure]),
             )
-            for spread in fleet.spreads()
+            for spread in fleet.spreads
         ],
     )
 
@@ -194,7 +193,7 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
                 "gpus": spread.gpus,
                 "quantiles": list(spread.quantiles),
             }
-            for spread in fleet.spreads()
+            for spread in fleet.spreads
         ],
     }
 

@@ -343,11 +343,14 @@ def _logs(by_gpu: Sequence[Sequence[FleetRun]], number: int, columns: Mapping[st
         if number < len(own):
             of_layout[own[number].layout].append(place)
     for layout, places in of_layout.items():
-        content = b"".join(by_gpu[place][number].content for place in places)
+        own, content = columns[layout], b"".join(by_gpu[place][number].content for place in places)
+        rows = np.full((len(places), len(signs)), np.inf, FLOAT)
         with np.errstate(all="ignore"):
-            known = np.log(np.frombuffer(content, FLOAT).reshape(len(places), -1)) * signs[columns[layout]]
-        known[~np.isfinite(known)] = np.inf
-        logs[np.ix_(places, columns[layout])] = known
+            known = np.log(np.frombuffer(content, FLOAT).reshape(len(places), -1))
+        known *= signs[own]
+        np.copyto(known, np.inf, where=~np.isfinite(known))
+        rows[:, slice(len(own)) if own == [*range(len(own))] else own] = known  # by a slice in a tenth of the time
+        logs[places] = rows
     return logs
 
 
@@ -360,7 +363,7 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     for last in range(len(runs) - 1, 0, -1):  # sorts run by run: few runs, many figures
         for place in range(last):
             runs[place], runs[place + 1] = np.minimum(*runs[place : place + 2]), np.maximum(*runs[place : place + 2])
-    steady, other = np.full((2, *runs[0].shape), np.nan, FLOAT)
+    steady, other = np.full_like(runs[0], np.nan), np.full_like(runs[0], np.nan)
     for before, run in enumerate(runs):
         has = np.isfinite(run)
         np.copyto(steady, runs[before // 2], where=has)

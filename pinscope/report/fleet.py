@@ -29,7 +29,7 @@ from pinscope.units import format_value
 
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-MOST_ROWS = 500
+MOST_ROWS = 100
 """GPUs in a table, those that are worse first; files of numbers have all."""
 BASELINE_GPUS = 16
 """Whose figures a baseline of the fleet has."""

@@ -15,7 +15,7 @@ from pinscope.records.run import Run
 from pinscope.store import tables
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.figures import runs_without_figures, stored_figures, with_figures
-from pinscope.store.packed import pack
+from pinscope.store.packed import pack, unpack
 from pinscope.store.recordings import recorded_observations, recorded_run
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, parse_bundle
@@ -56,6 +56,9 @@ class Lines:
 
     def lines(self) -> Iterator[bytes]:
         yield b"".join(line + b"\n" for line in self._lines)
+
+    def deflated(self) -> None:
+        """They are not."""
 
 
 def test_imported_rows_lie_in_blocks_and_read_as_any_others(store: Store) -> None:
@@ -119,6 +122,10 @@ def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(bundle, "each_row", None)
         (block,) = pack(packed)
     assert block["rows"] == len(rows)
+    assert [tables.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
+    for damaged in (block["content"][:-50], block["content"][::-1]):
+        with pytest.raises(ValueError, match=r"cut short|decompress"):
+            unpack(damaged, block["characters"])
 
 
 def test_figures_of_a_run_lie_beside_it_and_go_with_it(store: Store) -> None:

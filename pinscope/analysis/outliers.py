@@ -184,7 +184,6 @@ class Fleet:
         groups: what each group is, in words.
         outliers: blamed, the worst first.
         suspects: as bad, but seen in one run only.
-        alone: places of the GPUs that have too few like them to be judged.
     """
 
     experiment: str
@@ -196,7 +195,12 @@ class Fleet:
     groups: Sequence[str]
     outliers: Sequence[Outlier]
     suspects: Sequence[Outlier]
-    alone: Sequence[int]
+
+    @cached_property
+    def alone(self) -> list[int]:
+        """Places of the GPUs that have too few like them to be judged."""
+        sizes = Counter(gpu.group for gpu in self.gpus)
+        return [place for place, gpu in enumerate(self.gpus) if sizes[gpu.group] < LEAST_GROUP]
 
     @cached_property
     def firsts(self) -> list[int]:
@@ -261,10 +265,10 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
     if not by_gpu:
         nothing = np.empty((0, 0), FLOAT)
-        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
+        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [])
     known_as = [newest.surroundings for newest, *_ in by_gpu]
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
-    group_of, groups = _groups(Counter(known_as), facts)
+    group_of, groups = _groups(known_as, facts)
     gpus = [
         Gpu(
             own[0].host,
@@ -282,16 +286,14 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         [_logs(by_gpu, number, columns, signs) for number in range(max(map(len, by_gpu)))]
     )
     numbers = np.array([gpu.group for gpu in gpus])
-    worse, far, alone = np.empty_like(middles), [np.empty(0, FAR)], list[int]()
+    worse, far = np.empty_like(middles), [np.empty(0, FAR)]
     for number in range(len(groups)):
         rows = np.flatnonzero(numbers == number)
         usual, spread = _usual(middles[rows])
         worse[rows] = middles[rows] - usual
-        if len(rows) < LEAST_GROUP:
-            alone += rows.tolist()
-        else:
+        if len(rows) >= LEAST_GROUP:
             far.append(_far(rows, steady[rows] - usual, spread))
-    fleet = Fleet(experiment, lab, gpus, figures, np.exp(middles * signs), worse, groups, (), (), alone)
+    fleet = Fleet(experiment, lab, gpus, figures, np.exp(middles * signs), worse, groups, (), ())
     return _judged(fleet, np.concatenate(far), repeated)
 
 
@@ -310,28 +312,24 @@ def _columns(layouts: Collection[str], texts: Mapping[str, str]) -> tuple[list[F
     return figures, {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
 
 
-def _groups(counts: Mapping[str, int], facts: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], list[str]]:
+def _groups(known_as: Sequence[str], facts: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], list[str]]:
     """The number of the group of all GPUs with the same surroundings; and what each group is, the largest first.
 
     A group of few joins the largest one with the same GPU: an odd link, processor or driver is then held against the
     ordinary ones.
 
     Args:
-        counts: surroundings → how many GPUs have them; ``facts``: → what they are.
+        known_as: of each GPU its surroundings; ``facts``: what these are.
     """
-    keys = {name: tuple(facts[name].get(key, "–") for key in ALIKE) for name in counts}
-    sizes, members = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-    for name, count in counts.items():
-        sizes[keys[name]] += count
+    keys = {name: tuple(of.get(key, "–") for key in ALIKE) for name, of in facts.items()}
+    sizes = Counter(keys[name] for name in known_as)
     chosen = {
         key: max((other for other in sizes if other[0] == key[0]), key=lambda other: (sizes[other], other))
         if size < LEAST_GROUP
         else key
         for key, size in sizes.items()
     }
-    for key, size in sizes.items():
-        members[chosen[key]] += size
-    groups = [key for key, _ in members.most_common()]
+    groups = [key for key, _ in Counter(chosen[keys[name]] for name in known_as).most_common()]
     words = ["; ".join(f"{key_title(name)} {text}" for name, text in zip(ALIKE, key, strict=True)) for key in groups]
     return {name: groups.index(chosen[key]) for name, key in keys.items()}, words
 
@@ -425,23 +423,15 @@ def _out(far: NDArray[Any], cells: NDArray[np.int_], known: NDArray[np.bool_]) -
     begins = np.flatnonzero(np.diff(cells, prepend=-1))
     counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1)
     cell = cells[far["figure"]]
-    gpus, chances = _least_of_each(far["place"] * len(cells) + cell, far["chance"] * np.bincount(cells)[cell])
-    gpus //= len(cells)
-    order = np.lexsort((chances, gpus))
-    gpus, chances = gpus[order], chances[order].clip(max=1.0)
+    keys, of_key = np.unique(far["place"] * len(cells) + cell, return_inverse=True)
+    chances = np.ones(len(keys))  # the least of each GPU and cell
+    np.minimum.at(chances, of_key, far["chance"] * np.bincount(cells)[cell])
+    order = np.lexsort((chances, keys // len(cells)))
+    gpus, chances = keys[order] // len(cells), chances[order]
     places, begins, numbers = np.unique(gpus, return_index=True, return_inverse=True)
     rank, least = np.arange(len(gpus)) - begins[numbers], np.minimum(LEAST_CELLS, counts[gpus]) - 1
     of_as_many = np.where(rank < least, 1.0, chances * (counts[gpus] - least) / np.maximum(rank - least + 1, 1))
-    together = np.minimum.reduceat(of_as_many, begins)
-    return sorted(places[_least(together, len(known))].tolist())
-
-
-def _least_of_each(keys: NDArray[np.int_], values: Floats) -> tuple[NDArray[np.int_], Floats]:
-    """The keys, each once, and the least of its values."""
-    each, numbers = np.unique(keys, return_inverse=True)
-    least = np.full(len(each), np.inf)
-    np.minimum.at(least, numbers, values)
-    return each, least
+    return sorted(places[_least(np.minimum.reduceat(of_as_many, begins), len(known))].tolist())
 
 
 def _least(chances: Floats, tested: int) -> NDArray[np.int_]:

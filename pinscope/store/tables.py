@@ -13,7 +13,21 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    DDL,
+    JSON,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    event,
+)
 
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
@@ -96,6 +110,8 @@ BLOCKS = Table(
 )
 """One row some hundreds of observations that were imported (:mod:`pinscope.store.packed`): those from ``sequence`` on,
 which are not in :data:`OBSERVATIONS`. New in version 4."""
+_AS_IT_IS = DDL("ALTER TABLE observation_blocks ALTER content SET STORAGE EXTERNAL")  # it is compressed already
+event.listen(BLOCKS, "after_create", _AS_IT_IS.execute_if(dialect="postgresql"))
 
 SHARED_TEXTS = Table(
     "shared_texts",
@@ -156,8 +172,6 @@ _TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_LONG = re.compile(r"\d{19}")
-"""What a number of more than 64 bits has in it."""
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -190,7 +204,7 @@ def storable(run: RunT) -> RunT:
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
             f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
-    if _LONG.search(text) and (field := next((field for field, value in written.items() if not _fits(value)), None)):
+    if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
     return run
 
@@ -290,13 +304,10 @@ def _value_complaint(value: Any) -> str | None:
 
 def _fits(value: Any) -> bool:
     """Whether every whole number in a JSON value has at most 64 bits."""
-    if isinstance(value, str | float | None):
-        return True
-    if isinstance(value, dict):
-        return all(map(_fits, value.values()))
-    if isinstance(value, list):
-        return all(map(_fits, value))
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_fits, inner))
 
 
 def _is_text(text: str) -> bool:

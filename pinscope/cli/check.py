@@ -249,7 +249,7 @@ def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed
 
 
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
-    return [measured for name in runs or () for measured in measured_runs(store, name)]
+    return [measured for name in runs or () for measured in measured_runs(lambda: store, name)]
 
 
 def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> list[Measured]:

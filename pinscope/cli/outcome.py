@@ -13,14 +13,13 @@ from pinscope.cli import terminal
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
-from pinscope.runner.jobs import reconcile
-from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.units import format_about
 
 if TYPE_CHECKING:
     from pinscope.report.facts import Document
     from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
@@ -29,8 +28,7 @@ LINE_SECONDS = 10.0
 @contextmanager
 def store_to_read() -> Iterator[Store]:
     """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
-    with Store() as store:
-        reconcile(store)
+    with _reconciled() as store:
         if store.refusal:
             terminal.complain(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store
@@ -43,10 +41,19 @@ def store_to_write() -> Iterator[Store]:
     Raises:
         StoreFailed: nothing can be stored in it.
     """
-    with Store() as store:
-        reconcile(store)
+    with _reconciled() as store:
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+        yield store
+
+
+@contextmanager
+def _reconciled() -> Iterator[Store]:
+    from pinscope.runner.jobs import reconcile  # SQLAlchemy takes a third of a second
+    from pinscope.store.store import Store
+
+    with Store() as store:
+        reconcile(store)
         yield store
 
 

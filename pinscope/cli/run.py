@@ -24,10 +24,10 @@ from pinscope.report.write import run_document
 from pinscope.runner import jobs
 from pinscope.runner.timeline import Recorded, TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import check_output
+from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.recordings import recorded_answer
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line, quoted
 from pinscope.units import format_seconds
 
@@ -76,8 +76,6 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text("The defaults shown are those on a GPU.")
-        formatter.write_paragraph()
         formatter.write_dl(list(_parameter_help(experiment)))
     formatter.write_paragraph()
     formatter.write_text("Options of every run: pinscope run --help")
@@ -86,9 +84,9 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
 
 def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params):
-        default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
-        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
+    for parameter, defaults in parameter_defaults(experiment):
+        values = "; ".join(f"{when}: {text}" for when, text in defaults.items())
+        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, f"[{values}]")))
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -36,9 +36,9 @@ from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
+from pinscope.store.documents import DamagedRun, checked_labels
 from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun, checked_labels
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value

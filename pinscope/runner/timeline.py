@@ -26,9 +26,9 @@ from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
 from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import write_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.safe_writer import SafeWriter, saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from pinscope.units import format_bytes, format_seconds
 
 MOST_SECONDS = 30 * 86400.0

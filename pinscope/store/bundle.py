@@ -37,8 +37,7 @@ from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
-from pinscope.store.new_file import check_new, new_file
-from pinscope.store.tables import (
+from pinscope.store.documents import (
     ANY_ROW,
     RowSource,
     RunWithRows,
@@ -48,6 +47,7 @@ from pinscope.store.tables import (
     first_complaint,
     storable,
 )
+from pinscope.store.new_file import check_new, new_file
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)

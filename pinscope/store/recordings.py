@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.bundle import SUFFIX, BundleReader
-from pinscope.store.tables import StoredRow
+from pinscope.store.documents import StoredRow
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict and its first figure. ``scripts/write-verdicts`` makes the
@@ -42,6 +42,16 @@ def recorded_run(run_id: str) -> Run | None:
 def recording_name(run: Run) -> str:
     """What pages call a recording, and its file: ``bandwidth-h200``."""
     return _recordings()[run.id][1].name.removesuffix(SUFFIX)
+
+
+def recording_called(name: str) -> Run | None:
+    """The recording of that name."""
+    return next((run for run in recorded_runs() if recording_name(run) == name), None)
+
+
+def recording_names() -> list[str]:
+    """Of all recordings, sorted."""
+    return sorted(map(recording_name, recorded_runs()))
 
 
 def newest_recordings() -> dict[str, Run]:

@@ -21,7 +21,7 @@ from pinscope.errors import BadBundle, BadInput, PathExists, PinScopeError
 from pinscope.records import base
 from pinscope.store import new_file
 from pinscope.store.bundle import check_output, read_bundle, render_bundle, write_bundle
-from pinscope.store.tables import RunWithRows
+from pinscope.store.documents import RunWithRows
 from tests.unit.store.runs import new_rows, new_run, parse_bundle
 
 DATA = Path(__file__).parents[2] / "data" / "bundles"

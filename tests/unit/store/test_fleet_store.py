@@ -122,7 +122,7 @@ def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(bundle, "each_row", None)
         (block,) = pack(packed)
     assert block["rows"] == len(rows)
-    assert [tables.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
+    assert [documents.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
     for damaged in (block["content"][:-50], block["content"][::-1]):
         with pytest.raises(ValueError, match=r"cut short|decompress"):
             unpack(damaged, block["characters"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pinscope.records.run import Run
@@ -102,20 +103,24 @@ def _flat(run: Run) -> dict[str, str]:
     fields = run.environment.model_dump()
     devices = fields.pop("devices")
     gpus = {"gpu": run.gpu.model_dump()} if run.gpu else {f"gpu{number}": gpu for number, gpu in enumerate(devices)}
-    return dict(_leaves({**fields, **gpus, "gpus": len(devices)}, ""))
+    texts = dict[str, str]()
+    _flatten({**fields, **gpus, "gpus": len(devices)}, "", texts)
+    return texts
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict | list | tuple):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, inner in items:
-            if name not in _FLEETING:
-                yield from _leaves(inner, f"{path}.{name}".lstrip("."))
-    elif value is not None:
-        yield path, format_value(value, _unit(path))
+def _flatten(value: Any, path: str, texts: dict[str, str]) -> None:
+    for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        if name not in _FLEETING and inner is not None:
+            at = f"{path}{name}"
+            if isinstance(inner, dict | list | tuple):
+                _flatten(inner, f"{at}.", texts)
+            else:
+                texts[at] = _text(at, inner)
 
 
-def _unit(path: str) -> str:
+@lru_cache(maxsize=4096, typed=True)
+def _text(path: str, value: Any) -> str:
+    """Cached: the machines of a fleet are alike."""
     if path.endswith("bytes_per_second"):
-        return "bytes/second"
-    return "bytes" if path.endswith("bytes") else "count"
+        return format_value(value, "bytes/second")
+    return format_value(value, "bytes" if path.endswith("bytes") else "count")

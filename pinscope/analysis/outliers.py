@@ -21,13 +21,12 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,41 +64,42 @@ MOST_KEYS = 3
 HAS_NOT = "no"
 """What most have of a finding that few have."""
 NOTHING = "nothing recorded here explains it"
+FLOAT = np.dtype("<f4")
+"""Of a figure: six digits, which is as many as a baseline keeps."""
 Floats = NDArray[Any]
+Why = Sequence[tuple[str, str, str]]
+"""Keys that explain an outlier: key, what it has there, and what others have."""
 
 
-@dataclass(frozen=True)
-class FleetRun:
+class FleetRun(NamedTuple):
     """A run as a fleet sees it.
 
     Attributes:
-        run_id: the run; ``created_at``: when it began.
-        machine, host: of it, as its environment says.
-        gpu: its own name; empty of a run without one. ``device``: its number.
-        layout, surroundings: names of texts: what the values are (:mod:`pinscope.analysis.figures`), and the keys of
+        run_id: the run.
+        host, machine: of it, as its environment says.
+        device: number of its GPU; ``gpu``: its own name, empty of a run without one.
+        layout, surroundings: names of texts: what the figures are (:mod:`pinscope.analysis.figures`), and the keys of
             the environment that a machine shares with others, as JSON.
-        tags: of the run.
-        values: a figure each; NaN where there is none.
+        tags: of the run, by comma.
+        content: its figures, each a :data:`FLOAT`; NaN where there is none.
     """
 
     run_id: str
-    created_at: datetime
-    machine: str
     host: str
-    gpu: str
+    machine: str
     device: int
+    gpu: str
     layout: str
     surroundings: str
-    tags: tuple[str, ...]
-    values: NDArray[np.float32]
+    tags: str
+    content: bytes
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU, or a machine without one.
 
     Attributes:
-        host, gpu, device: as of :class:`FleetRun`.
+        host, device, gpu: as of :class:`FleetRun`.
         tags: of its newest run.
         runs: ids, the newest first.
         group: number of those that it is held against.
@@ -107,10 +107,10 @@ class Gpu:
     """
 
     host: str
-    gpu: str
     device: int
-    tags: tuple[str, ...]
-    runs: tuple[str, ...]
+    gpu: str
+    tags: Sequence[str]
+    runs: Sequence[str]
     group: int
     facts: Mapping[str, str]
 
@@ -123,7 +123,8 @@ class Gpu:
         """What stands behind ``name=`` in its tags, or such a key of its surroundings."""
         if name == "host":
             return self.host
-        tagged = (tag.removeprefix(f"{name}=") for tag in self.tags if tag.startswith(f"{name}="))
+        begin = f"{name}="
+        tagged = (tag.removeprefix(begin) for tag in self.tags if tag.startswith(begin))
         return next(tagged, self.facts.get(name))
 
 
@@ -136,7 +137,7 @@ class Outlier:
         figures: places of the figures that are worse, the worst first.
         change: by which that is worse (relative).
         words: what is worse, by how much.
-        why: key, what it has there, and what others have; none: nothing explains it.
+        why: what explains it; nothing does where it is empty.
         chance: that an ordinary GPU looks so.
     """
 
@@ -145,7 +146,7 @@ class Outlier:
     figures: Sequence[int]
     change: float
     words: str
-    why: Sequence[tuple[str, str, str]]
+    why: Why
     chance: float
 
     @property
@@ -177,13 +178,12 @@ class Fleet:
     Attributes:
         experiment: of all runs; ``lab``: likewise.
         gpus: all.
-        figures: their figures.
+        figures: their figures, cell by cell.
         values: a row each GPU, a column each figure: the middle value of its runs; NaN where it has none.
         worse: the same: by which it is worse than usual in its group (a logarithm; below 0: better).
         groups: what each group is, in words.
         outliers: blamed, the worst first.
         suspects: as bad, but seen in one run only.
-        alone: places of the GPUs that have too few like them to be judged.
     """
 
     experiment: str
@@ -195,7 +195,12 @@ class Fleet:
     groups: Sequence[str]
     outliers: Sequence[Outlier]
     suspects: Sequence[Outlier]
-    alone: Sequence[int]
+
+    @cached_property
+    def alone(self) -> list[int]:
+        """Places of the GPUs that have too few like them to be judged."""
+        sizes = Counter(gpu.group for gpu in self.gpus)
+        return [place for place, gpu in enumerate(self.gpus) if sizes[gpu.group] < LEAST_GROUP]
 
     @cached_property
     def firsts(self) -> list[int]:
@@ -205,11 +210,12 @@ class Fleet:
     @cached_property
     def states(self) -> Mapping[int, str]:
         """Places of the GPUs that are worse, or cannot be judged: ``outlier``, ``suspect`` or ``alone``."""
-        out = dict.fromkeys((outlier.place for outlier in self.outliers), "outlier")
-        once = dict.fromkeys((suspect.place for suspect in self.suspects), "suspect")
-        return {**dict.fromkeys(self.alone, "alone"), **once, **out}
+        judged = {"suspect": self.suspects, "outlier": self.outliers}
+        worse = {outlier.place: state for state, outliers in judged.items() for outlier in outliers}
+        return dict.fromkeys(self.alone, "alone") | worse
 
-    def spreads(self) -> list[Spread]:
+    @cached_property
+    def spreads(self) -> Sequence[Spread]:
         """Of the figures that stand for their cells, group by group."""
         spreads = []
         for group in range(len(self.groups)):
@@ -225,16 +231,18 @@ class Fleet:
 
     def by_label(self, name: str) -> tuple[list[str], Floats]:
         """What the label may be; of each the median of by how much its GPUs are worse, in :attr:`firsts`."""
-        labels = [gpu.label(name) for gpu in self.gpus]
-        rows: dict[str, list[int]] = {}
-        for place, label in enumerate(labels):
-            if label is not None:
-                rows.setdefault(label, []).append(place)
-        known = sorted(rows, key=_natural)
-        worse = self.worse[:, self.firsts]
-        with np.errstate(all="ignore"):
-            medians = [_median(worse[rows[label]]) for label in known]
-        return known, np.array(medians).reshape(len(known), len(self.firsts))
+        places, of_size = defaultdict[str, list[int]](list), defaultdict[int, list[str]](list)
+        for place, gpu in enumerate(self.gpus):
+            if (label := gpu.label(name)) is not None:
+                places[label].append(place)
+        for label, some in places.items():
+            of_size[len(some)].append(label)
+        worse, medians = self.worse[:, self.firsts], dict[str, Floats]()
+        for size, labels in of_size.items():  # those of as many GPUs in one call
+            columns = worse[np.transpose([places[label] for label in labels])].reshape(size, -1)
+            medians |= zip(labels, _at(*_sorted(columns), 0.5).reshape(len(labels), -1), strict=True)
+        known = sorted(places, key=_natural)
+        return known, np.array([medians[label] for label in known]).reshape(len(known), len(self.firsts))
 
 
 def _natural(text: str) -> tuple[tuple[int, Any], ...]:
@@ -248,140 +256,124 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
 
     Args:
         experiment, lab: of the runs.
-        runs: of each GPU the newest, in any order.
+        runs: the newest of each GPU, GPU by GPU, the newest first.
         texts: what their layouts and surroundings are, by name.
     """
-    of_gpu = attrgetter("host", "machine", "device", "gpu")
-    ordered = sorted(sorted(runs, key=attrgetter("created_at"), reverse=True), key=of_gpu)
-    figures, columns = _columns({run.layout for run in ordered}, texts)
-    ordered = [run for run in ordered if run.layout in columns and len(run.values) == len(columns[run.layout])]
-    if not ordered:
-        nothing = np.empty((0, 0), np.float32)
-        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [], [])
-    facts = {name: json.loads(texts.get(name, "{}")) for name in {run.surroundings for run in ordered}}
-    by_gpu = [list(own) for _, own in groupby(ordered, of_gpu)]
-    logs = _logs(by_gpu, figures, columns)
-    alike = [facts[newest.surroundings] for newest, *_ in by_gpu]
-    numbers, names, alone = _groups(alike)
+    figures, columns = _columns({run.layout for run in runs}, texts)
+    sizes = {layout: FLOAT.itemsize * len(of) for layout, of in columns.items()}
+    readable = (run for run in runs if len(run.content) == sizes.get(run.layout, -1))
+    by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
+    if not by_gpu:
+        nothing = np.empty((0, 0), FLOAT)
+        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [])
+    known_as = [newest.surroundings for newest, *_ in by_gpu]
+    facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
+    group_of, groups = _groups(known_as, facts)
     gpus = [
-        Gpu(own[0].host, own[0].gpu, own[0].device, own[0].tags, tuple(run.run_id for run in own), number, known)
-        for own, number, known in zip(by_gpu, numbers, alike, strict=True)
+        Gpu(
+            own[0].host,
+            own[0].device,
+            own[0].gpu,
+            list(filter(None, own[0].tags.split(","))),
+            [run.run_id for run in own],
+            group_of[name],
+            facts[name],
+        )
+        for own, name in zip(by_gpu, known_as, strict=True)
     ]
-    signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], np.float32)
-    middles, steady, counts = _middles(logs, signs)
-    worse = np.full(middles.shape, np.nan, np.float32)
-    chances = np.ones(middles.shape)
-    for number in range(len(names)):
-        rows = np.flatnonzero(np.array(numbers) == number)
+    signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], FLOAT)
+    middles, steady, repeated = _middles(
+        [_logs(by_gpu, number, columns, signs) for number in range(max(map(len, by_gpu)))]
+    )
+    numbers = np.array([gpu.group for gpu in gpus])
+    worse, far = np.empty_like(middles), [np.empty(0, FAR)]
+    for number in range(len(groups)):
+        rows = np.flatnonzero(numbers == number)
         usual, spread = _usual(middles[rows])
         worse[rows] = middles[rows] - usual
-        if number not in alone:
-            chances[rows] = _chances(steady[rows] - usual, spread, len(rows))
-    cells = defaultdict[str, list[int]](list)
-    for place, figure in enumerate(figures):
-        cells[figure.cell].append(place)
-    blamed, suspected = _blamed(chances, counts, list(cells.values()))
-    judged = Fleet(
-        experiment=experiment,
-        lab=lab,
-        gpus=gpus,
-        figures=figures,
-        values=np.exp(middles * signs),
-        worse=worse,
-        groups=names,
-        outliers=(),
-        suspects=(),
-        alone=[place for place, number in enumerate(numbers) if number in alone],
-    )
-    why = _Why(gpus, set(blamed) | set(suspected))
-    outliers, suspects = (
-        sorted((_outlier(judged, place, chances[place], why) for place in some), key=lambda outlier: -outlier.change)
-        for some in (blamed, suspected)
-    )
-    return replace(judged, outliers=outliers, suspects=suspects)
+        if len(rows) >= LEAST_GROUP:
+            far.append(_far(rows, steady[rows] - usual, spread))
+    fleet = Fleet(experiment, lab, gpus, figures, np.exp(middles * signs), worse, groups, (), ())
+    return _judged(fleet, np.concatenate(far), repeated)
 
 
 # Into one table
 
 
-def _columns(layouts: set[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
-    """All figures, and of each layout that can be read the place of each of its figures among them."""
+def _columns(layouts: Collection[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
+    """All figures, cell by cell; and of each layout that can be read the place of each of its figures among them."""
     named = {layout: of for layout in sorted(layouts) if (of := named_figures(texts.get(layout, "")))}
-    figures = {(figure.cell, figure.name): figure for of in named.values() for figure in of}
-    places = {key: place for place, key in enumerate(figures)}
-    columns = {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
-    return list(figures.values()), columns
+    cells = defaultdict[str, dict[str, Figure]](dict)
+    for of in named.values():
+        for figure in of:
+            cells[figure.cell].setdefault(figure.name, figure)
+    figures = [figure for cell in cells.values() for figure in cell.values()]
+    places = {(figure.cell, figure.name): place for place, figure in enumerate(figures)}
+    return figures, {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
 
 
-def _logs(
-    by_gpu: Sequence[Sequence[FleetRun]], figures: Sequence[Figure], columns: Mapping[str, list[int]]
-) -> NDArray[np.float32]:
-    """Logarithms: run, GPU, figure; NaN where there is none, or nothing above 0."""
-    logs = np.full((max(map(len, by_gpu)), len(by_gpu), len(figures)), np.nan, np.float32)
-    of_layout = defaultdict[str, list[tuple[int, int, Floats]]](list)
-    for place, own in enumerate(by_gpu):
-        for number, run in enumerate(own):
-            of_layout[run.layout].append((number, place, run.values))
-    for layout, some in of_layout.items():
-        numbers, places, values = zip(*some, strict=True)
-        known = np.full((len(some), len(figures)), np.nan, np.float32)
-        known[:, columns[layout]] = values
-        with np.errstate(all="ignore"):
-            np.log(known, out=known)
-        known[np.isinf(known)] = np.nan
-        logs[list(numbers), list(places)] = known
-    return logs
-
-
-def _groups(alike: Sequence[Mapping[str, str]]) -> tuple[list[int], list[str], set[int]]:
-    """Of each GPU the number of its group; what each group is; and those that are too small to judge anybody.
+def _groups(known_as: Sequence[str], facts: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], list[str]]:
+    """The number of the group of all GPUs with the same surroundings; and what each group is, the largest first.
 
     A group of few joins the largest one with the same GPU: an odd link, processor or driver is then held against the
     ordinary ones.
+
+    Args:
+        known_as: of each GPU its surroundings; ``facts``: what these are.
     """
-    keys = [tuple(facts.get(key, "–") for key in ALIKE) for facts in alike]
-    sizes = Counter(keys)
+    keys = {name: tuple(of.get(key, "–") for key in ALIKE) for name, of in facts.items()}
+    sizes = Counter(keys[name] for name in known_as)
     chosen = {
         key: max((other for other in sizes if other[0] == key[0]), key=lambda other: (sizes[other], other))
         if size < LEAST_GROUP
         else key
         for key, size in sizes.items()
     }
-    members = Counter(chosen[key] for key in keys)
-    names = [key for key, _ in members.most_common()]
-    numbers = {key: number for number, key in enumerate(names)}
-    words = ["; ".join(f"{key_title(name)} {text}" for name, text in zip(ALIKE, key, strict=True)) for key in names]
-    small = {numbers[key] for key in names if members[key] < LEAST_GROUP}
-    return [numbers[chosen[key]] for key in keys], words, small
+    groups = [key for key, _ in Counter(chosen[keys[name]] for name in known_as).most_common()]
+    words = ["; ".join(f"{key_title(name)} {text}" for name, text in zip(ALIKE, key, strict=True)) for key in groups]
+    return {name: groups.index(chosen[key]) for name, key in keys.items()}, words
+
+
+def _logs(by_gpu: Sequence[Sequence[FleetRun]], number: int, columns: Mapping[str, list[int]], signs: Floats) -> Floats:
+    """Logarithms of the figures of one run of each GPU, greater being worse; infinite where there is none."""
+    logs, of_layout = np.full((len(by_gpu), len(signs)), np.inf, FLOAT), defaultdict[str, list[int]](list)
+    for place, own in enumerate(by_gpu):
+        if number < len(own):
+            of_layout[own[number].layout].append(place)
+    for layout, places in of_layout.items():
+        own, content = columns[layout], b"".join(by_gpu[place][number].content for place in places)
+        rows = np.full((len(places), len(signs)), np.inf, FLOAT)
+        with np.errstate(all="ignore"):
+            known = np.log(np.frombuffer(content, FLOAT).reshape(len(places), -1))
+        known *= signs[own]
+        np.copyto(known, np.inf, where=~np.isfinite(known))
+        rows[:, slice(len(own)) if own == [*range(len(own))] else own] = known  # by a slice in a tenth of the time
+        logs[places] = rows
+    return logs
 
 
 # What is usual, and who is not
 
 
-def _middles(logs: Floats, signs: Floats) -> tuple[Floats, Floats, NDArray[np.int_]]:
-    """Of each GPU and figure, greater being worse: the median of its runs, the better of the middle ones, and of how
-    many runs."""
-    counts = np.isfinite(logs).sum(axis=0)
-    bad = [np.where(np.isnan(run), np.float32(np.inf), run * signs) for run in logs]
-    for last in range(len(bad) - 1, 0, -1):  # sorts run by run: few runs, many figures
+def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Of each GPU and figure: the median of its runs, the better of the middle ones, and whether there are enough of
+    them to blame it."""
+    for last in range(len(runs) - 1, 0, -1):  # sorts run by run: few runs, many figures
         for place in range(last):
-            bad[place], bad[place + 1] = np.minimum(*bad[place : place + 2]), np.maximum(*bad[place : place + 2])
-    steady, other = np.full(counts.shape, np.nan, np.float32), np.full(counts.shape, np.nan, np.float32)
-    for count in range(1, len(bad) + 1):
-        has = counts == count
-        np.copyto(steady, bad[(count - 1) // 2], where=has)
-        np.copyto(other, bad[count // 2], where=has)
-    return (steady + other) / 2, steady, counts
-
-
-def _median(values: Floats) -> Floats:
-    """Down the columns; NaN where nothing is known."""
-    return _at(*_sorted(values), 0.5)
+            runs[place], runs[place + 1] = np.minimum(*runs[place : place + 2]), np.maximum(*runs[place : place + 2])
+    steady, other = np.full_like(runs[0], np.nan), np.full_like(runs[0], np.nan)
+    for before, run in enumerate(runs):
+        has = np.isfinite(run)
+        np.copyto(steady, runs[before // 2], where=has)
+        np.copyto(other, runs[(before + 1) // 2], where=has)
+    repeated = np.isfinite(runs[LEAST_RUNS - 1]) if len(runs) >= LEAST_RUNS else np.zeros(steady.shape, bool)
+    return (steady + other) / 2, steady, repeated
 
 
 def _sorted(values: Floats) -> tuple[Floats, NDArray[np.int_]]:
     """Each column ascending, what is not known last; and how many are known."""
-    return np.sort(np.ascontiguousarray(values.T), axis=1), np.isfinite(values).sum(axis=0)
+    ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
+    return ordered, np.count_nonzero(np.isfinite(ordered), axis=1)
 
 
 def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
@@ -401,93 +393,113 @@ def _usual(middles: Floats) -> tuple[Floats, Floats]:
     return usual, spread
 
 
-def _chances(apart: Floats, spread: Floats, gpus: int) -> Floats:
-    """That an ordinary GPU is as much worse; 1 where that is less than the tolerance."""
-    freedom = max(gpus // 3 - 1, 1)  # the better half says how far they lie apart, less well than all would
-    chances = np.ones(apart.shape)
-    far = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(apart.dtype))
-    t = apart[far].astype(float) / spread[far[1]]
+FAR = np.dtype([("place", int), ("figure", int), ("chance", float)])
+"""A figure of a GPU that is far out: its places, and the chance that one of an ordinary GPU is."""
+
+
+def _far(rows: NDArray[np.int_], apart: Floats, spread: Floats) -> NDArray[Any]:
+    """Figures of a group that are worse by more than the tolerance, and than what ordinary GPUs are."""
+    freedom = max(len(rows) // 3 - 1, 1)  # the better half says how far they lie apart, less well than all would
+    at, figures = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(FLOAT))
+    t = apart[at, figures].astype(float) / spread[figures]
     # Student's t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959).
     z = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z]
-    return chances
+    far = np.empty(len(z), FAR)
+    far["place"], far["figure"] = rows[at], figures
+    far["chance"] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z.tolist()]
+    return far
 
 
-def _blamed(chances: Floats, counts: NDArray[np.int_], cells: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Places of the GPUs that are out, and of those that are so in one run only.
+def _out(far: NDArray[Any], cells: NDArray[np.int_], known: NDArray[np.bool_]) -> list[int]:
+    """Places of the GPUs that are out.
 
     Args:
-        chances: of each GPU and figure.
-        counts: likewise, of how many runs.
-        cells: places of the figures of each cell.
+        far: what is far out.
+        cells: of each figure the number of its cell; those of a cell stand together.
+        known: of each GPU and figure, whether there is one.
     """
-    of_cells = np.stack([chances[:, figures].min(axis=1) * len(figures) for figures in cells], axis=1).clip(max=1.0)
-    known = np.stack([(counts[:, figures] > 0).any(axis=1) for figures in cells], axis=1).sum(axis=1)
-    together = np.ones(len(chances))
-    for place in np.flatnonzero((of_cells < 1).any(axis=1)):
-        least = min(LEAST_CELLS, known[place]) - 1
-        some = np.sort(of_cells[place][of_cells[place] < 1])[least:]
-        shares = some * (known[place] - least) / np.arange(1, len(some) + 1)
-        together[place] = min(1.0, float(shares.min(initial=1.0)))
-    order = np.argsort(together)
-    under = np.flatnonzero(together[order] <= FALSE_SHARE * np.arange(1, len(order) + 1) / max(len(order), 1))
-    out = sorted(order[: under[-1] + 1].tolist()) if len(under) else []
-    often = {place for place in out if (counts[place][chances[place] < 1] >= LEAST_RUNS).any()}
-    return [place for place in out if place in often], [place for place in out if place not in often]
+    if not len(far):
+        return []
+    begins = np.flatnonzero(np.diff(cells, prepend=-1))
+    counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1)
+    cell = cells[far["figure"]]
+    keys, of_key = np.unique(far["place"] * len(cells) + cell, return_inverse=True)
+    chances = np.ones(len(keys))  # the least of each GPU and cell
+    np.minimum.at(chances, of_key, far["chance"] * np.bincount(cells)[cell])
+    order = np.lexsort((chances, keys // len(cells)))
+    gpus, chances = keys[order] // len(cells), chances[order]
+    places, begins, numbers = np.unique(gpus, return_index=True, return_inverse=True)
+    rank, least = np.arange(len(gpus)) - begins[numbers], np.minimum(LEAST_CELLS, counts[gpus]) - 1
+    of_as_many = np.where(rank < least, 1.0, chances * (counts[gpus] - least) / np.maximum(rank - least + 1, 1))
+    return sorted(places[_least(np.minimum.reduceat(of_as_many, begins), len(known))].tolist())
+
+
+def _least(chances: Floats, tested: int) -> NDArray[np.int_]:
+    """Places of the chances, of so many, that are blamed, the least first (Benjamini & Hochberg)."""
+    order = np.argsort(chances)
+    under = np.flatnonzero(chances[order] <= FALSE_SHARE * np.arange(1, len(order) + 1) / tested)
+    return order[: under[-1] + 1 if len(under) else 0]
 
 
 # What is said of an outlier
 
 
-class _Why:
-    """What sets outliers apart from the others of their group."""
+def _judged(fleet: Fleet, far: NDArray[Any], repeated: NDArray[np.bool_]) -> Fleet:
+    """The fleet with those that are blamed. ``repeated``: of each GPU and figure, whether there are enough runs."""
+    numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.cell for figure in fleet.figures))}
+    out = _out(far, np.array([numbers[figure.cell] for figure in fleet.figures]), np.isfinite(fleet.worse))
+    why = _why(fleet.gpus, out)
+    outliers = [_outlier(fleet, place, far[far["place"] == place], why[place]) for place in out]
+    outliers.sort(key=lambda outlier: -outlier.change)
+    often = set(far["place"][repeated[far["place"], far["figure"]]].tolist())
+    return replace(
+        fleet,
+        outliers=[outlier for outlier in outliers if outlier.place in often],
+        suspects=[outlier for outlier in outliers if outlier.place not in often],
+    )
 
-    def __init__(self, gpus: Sequence[Gpu], out: set[int]) -> None:
-        self._all, self._out = defaultdict[int, Counter[tuple[str, str]]](Counter), Counter[tuple[int, str, str]]()
-        shared = Counter((gpu.group, id(gpu.facts)) for gpu in gpus)
-        facts = {id(gpu.facts): gpu.facts for gpu in gpus}
-        for (group, name), count in shared.items():
-            for item in facts[name].items():
-                self._all[group][item] += count
-        for place in out:
-            self._out.update((gpus[place].group, *item) for item in gpus[place].facts.items())
-        sizes = Counter(gpu.group for gpu in gpus)
-        self._usual = defaultdict[int, dict[str, str]](dict)
-        for group, counted in self._all.items():
-            for (key, value), count in counted.most_common():
-                is_rare = key.startswith(FINDING) and 2 * count <= sizes[group]
-                self._usual[group].setdefault(key, HAS_NOT if is_rare else value)
 
-    def of(self, gpu: Gpu) -> list[tuple[str, str, str]]:
-        """Keys that explain it: key, what it has, what most have."""
-        usual, counted = self._usual[gpu.group], self._all[gpu.group]
+def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
+    """What sets those that are out apart from the others of their group."""
+    sizes, alike = Counter(gpu.group for gpu in gpus), {id(gpu.facts): gpu for gpu in gpus}
+    has, out_has, usual = Counter[tuple[int, str, str]](), Counter[tuple[int, str, str]](), dict[tuple[int, str], str]()
+    for name, count in Counter(id(gpu.facts) for gpu in gpus).items():
+        for key, value in alike[name].facts.items():
+            has[alike[name].group, key, value] += count
+    for place in out:
+        out_has.update((gpus[place].group, *item) for item in gpus[place].facts.items())
+    for (group, key, value), count in has.most_common():
+        is_rare = key.startswith(FINDING) and 2 * count <= sizes[group]
+        usual.setdefault((group, key), HAS_NOT if is_rare else value)
+    explained = {item for item, count in out_has.items() if count >= EXPLAINS * has[item]}
+    likely = {key: place for place, key in enumerate(LIKELY)}
+    why = dict[int, Why]()
+    for place in out:
+        group, facts = gpus[place].group, gpus[place].facts
         keys = [
-            (key, value, usual[key])
-            for key, value in gpu.facts.items()
-            if value != usual[key] and self._out[gpu.group, key, value] >= EXPLAINS * counted[key, value]
+            (likely.get(key, len(likely) + (not key.startswith(FINDING))), key, value)
+            for key, value in facts.items()
+            if value != usual[group, key] and (group, key, value) in explained
         ]
-        likely = {key: place for place, key in enumerate(LIKELY)}
-        rank = {key: likely.get(key, len(likely) + (not key.startswith(FINDING))) for key, *_ in keys}
         # What is like nobody else's, as an amount of memory, says nothing beside a key that is known to matter.
-        known = [item for item in keys if rank[item[0]] <= len(likely)]
-        return sorted(known or keys, key=lambda item: (rank[item[0]], item[0]))[:MOST_KEYS]
+        known = [item for item in keys if item[0] <= len(likely)]
+        why[place] = [(key, value, usual[group, key]) for _, key, value in sorted(known or keys)[:MOST_KEYS]]
+    return why
 
 
-def _outlier(fleet: Fleet, place: int, chances: Floats, why: _Why) -> Outlier:
-    known = int(np.isfinite(fleet.worse[place]).sum())
-    order = np.argsort(chances)
-    level = FALSE_SHARE * np.arange(1, len(order) + 1) / max(known, 1)
-    under = np.flatnonzero((chances[order] <= level) & (chances[order] < 1))
-    chosen = order[: under[-1] + 1] if len(under) else order[:1]
-    out = sorted(map(int, chosen), key=lambda at: -fleet.worse[place, at])
+def _outlier(fleet: Fleet, place: int, far: NDArray[Any], why: Why) -> Outlier:
+    """A GPU that is out, with what of it is ``far`` out."""
+    sure = _least(far["chance"], int(np.isfinite(fleet.worse[place]).sum()))
+    chosen = far["figure"][sure if len(sure) else [far["chance"].argmin()]].tolist()
+    out = sorted(chosen, key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
         gpu=fleet.gpus[place],
         figures=out,
         change=math.expm1(float(fleet.worse[place, out[0]])),
         words=_what(fleet, place, set(out)),
-        why=why.of(fleet.gpus[place]),
-        chance=float(chances[order[0]]),
+        why=why,
+        chance=float(far["chance"].min()),
     )
 
 

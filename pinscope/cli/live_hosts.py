@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pinscope.cli import terminal
-from pinscope.monitoring.hosts import RemoteHost, addresses, read_hosts
+from pinscope.monitoring.hosts import FIGURES, RemoteHost, addresses, read_hosts
 from pinscope.units import format_value
 
 MOST_HOLDERS = 10
@@ -30,38 +30,22 @@ def show_hosts(text: str, once: bool, as_json: bool, interval: float) -> int:
                 return int(once and any(host.problem for host in hosts))
 
 
-COLUMNS = {
-    "pinned": "pinned_bytes",
-    "of memory": "memory_bytes",
-    "available": "available_bytes",
-    "without an owner": "other_bytes",
-    "GPU memory no process has": "unattributed_bytes",
-}
-
-
 def _print(hosts: Sequence[RemoteHost]) -> None:
     known = sorted((host for host in hosts if not host.problem), key=lambda host: -(host.pinned_bytes or 0.0))
     if known:
-        rows = [
-            [
-                host.address,
-                *(format_value(getattr(host, field), "bytes") for field in COLUMNS.values()),
-                "; ".join(host.slow_links) or "none",
-            ]
-            for host in known
-        ]
-        terminal.print_table(["host", *COLUMNS, "links below best"], rows, numbers=range(1, 6))
-    holders = sorted(((host.address, held) for host in known for held in host.holders), key=lambda item: -item[1].bytes)
+        heads = ["host", *(figure.metadata["title"] for figure in FIGURES), "links below best"]
+        rows = []
+        for host in known:
+            figures = (format_value(getattr(host, figure.name), "bytes") for figure in FIGURES)
+            rows.append([host.address, *figures, "; ".join(host.slow_links) or "none"])
+        terminal.print_table(heads, rows, numbers=range(1, 1 + len(FIGURES)))
+    holders = sorted(((holder, host) for host in known for holder in host.holders), key=lambda held: -held[0].bytes)
     if holders:
-        terminal.print_table(
-            ["holder", "pid", "user", "host", "pinned"],
-            [
-                [holder.name, holder.pid, holder.user, address, format_value(holder.bytes, "bytes")]
-                for address, holder in holders[:MOST_HOLDERS]
-            ],
-            title="Who holds most",
-            numbers=[4],
-        )
+        rows = [
+            [holder.name, holder.pid, holder.user, host.address, format_value(holder.bytes, "bytes")]
+            for holder, host in holders[:MOST_HOLDERS]
+        ]
+        terminal.print_table(["holder", "pid", "user", "host", "pinned"], rows, title="Who holds most", numbers=[4])
     for host in hosts:
         if host.problem:
             terminal.complain(f"{host.address}: {host.problem}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import streamlit as st
@@ -82,11 +81,8 @@ def _drill_down(fleet: Fleet) -> None:
         _link(run_id, RUNS.icon, run_id)
 
 
-_TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
-
-
 def _downloads(fleet: Fleet, label: str) -> None:
-    for suffix, kind in _TYPES.items():
+    for suffix, kind in report.TYPES.items():
         st.download_button(
             f"Report, {suffix}" if suffix == ".html" else f"All GPUs, {suffix}",
             partial(report.render, fleet, suffix, label),

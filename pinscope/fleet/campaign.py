@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from distributed import Future
@@ -160,13 +159,12 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Question:
-    """What a host was asked, and until when it may answer."""
+    """What a host was asked, and how long it may take to answer."""
 
     address: str
     answer: Future[Any]
-    deadline: float
-    late: str
-    """What to say when that has passed."""
+    seconds: float
+    begun: float = field(default_factory=time.monotonic)
 
 
 class Campaign:
@@ -231,11 +229,11 @@ class Campaign:
             reason = words if is_over and words else f"{late}: {words}" if words else late
             self.result.missing.append(Missing(name, reason))
 
-    def _ask(self, address: str, function: Callable[..., Any], *arguments: Any, seconds: float, late: str) -> _Question:
+    def _ask(self, address: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> _Question:
         """Ask one worker, and no other whatever becomes of it."""
-        client, only = self._cluster.client, {"workers": [address], "allow_other_workers": False}
-        answer = client.submit(function, *arguments, pure=False, retries=0, **only)
-        return _Question(address, answer, time.monotonic() + seconds, late)
+        only = {"workers": [address], "allow_other_workers": False}
+        answer = self._cluster.client.submit(function, *arguments, pure=False, retries=0, **only)
+        return _Question(address, answer, seconds)
 
     def _answer(self, question: _Question) -> Mapping[str, Any] | None:
         """What a host answered: ``refused`` says why it has not, ``gone`` that it will not answer anything else;
@@ -252,13 +250,15 @@ class Campaign:
         if error is not None:
             lacks = isinstance(error, ModuleNotFoundError)
             return {"refused": f"its Python has no {error.name}" if lacks else f"unexpected {_line(error)}"}
-        return {"refused": question.late, "gone": True} if time.monotonic() > question.deadline else None
+        late = {"refused": f"it did not answer within {question.seconds:.0f} s", "gone": True}
+        return late if time.monotonic() > question.begun + question.seconds else None
 
     def _describe(self) -> list[_Host]:
         """The hosts that are of this version, one worker each, with all that they are to run."""
-        late = f"it did not answer within {DESCRIBE_SECONDS:.0f} s"
-        ask = partial(self._ask, seconds=DESCRIBE_SECONDS, late=late)
-        questions = {address: (name, ask(address, describe, self._asked.lab)) for address, name in self._there.items()}
+        questions = {
+            address: (name, self._ask(address, DESCRIBE_SECONDS, describe, self._asked.lab))
+            for address, name in self._there.items()
+        }
         own, hosts = this_version(), dict[str, _Host]()
         for _ in self._rounds():
             for address, (name, question) in list(questions.items()):
@@ -289,15 +289,13 @@ class Campaign:
     def _measure(self, hosts: Iterable[_Host]) -> None:
         """Have every host carry out its runs, one after the other, so many hosts at once."""
         limit = self._asked.limit_seconds
-        late = f"it did not answer within {limit + TRANSFER_SECONDS:.0f} s"
-        ask = partial(self._ask, seconds=limit + TRANSFER_SECONDS, late=late)
         queue, busy = deque(hosts), list[tuple[_Host, _Question]]()
         total = sum(len(host.waiting) for host in queue)
         for _ in self._rounds():
             while queue and len(busy) < (self._asked.at_once or len(busy) + 1):
                 host = queue.popleft()
-                order = self._asked.on(*host.waiting[0], host.name)
-                busy.append((host, ask(host.address, measure, self._asked.campaign, order, limit)))
+                what = measure, self._asked.campaign, self._asked.on(*host.waiting[0], host.name), limit
+                busy.append((host, self._ask(host.address, limit + TRANSFER_SECONDS, *what)))
             for host, question in list(busy):
                 if (answer := self._answer(question)) is not None:
                     busy.remove((host, question))

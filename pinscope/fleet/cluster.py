@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import resource
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import dask
 from distributed import Client, Scheduler, Security, SpecCluster
@@ -46,7 +47,7 @@ class QuietScheduler(Scheduler):
         """Serve nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Launch:
     """A command that starts workers, and hands on to them what it is given.
 
@@ -61,25 +62,16 @@ class Launch:
     command: Sequence[str]
     order: Mapping[str, Any]
     hosts: int | None = None
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _errors: Path = field(default=Path(os.devnull), init=False)
 
-
-class Started:
-    """A launch that has begun.
-
-    Args:
-        launch: what is started.
-        errors: file that takes what it complains of.
-    """
-
-    def __init__(self, launch: Launch, errors: Path) -> None:
-        self.launch = launch
+    def start(self, errors: Path) -> None:
+        """Begin. ``errors``: file that takes what the program complains of."""
         self._errors = errors
-        self._process: subprocess.Popen[bytes] | None = None
-        self._problem: str | None = None
         try:
             with errors.open("wb") as file:
                 self._process = subprocess.Popen(
-                    launch.command,
+                    self.command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=file,
@@ -87,15 +79,13 @@ class Started:
                     preexec_fn=ending_with_this(),  # noqa: PLW1509 - it only makes calls of the system
                 )
         except OSError as error:
-            self._problem = f"{launch.command[0]}: {error.strerror}"
-            return
-        with suppress(BrokenPipeError):  # it has ended already, and says why
-            self._stdin.write(json.dumps(launch.order).encode() + b"\n")
-            self._stdin.flush()
+            errors.write_text(f"{self.command[0]}: {error.strerror}")
+        self._hand_on(lambda file: (file.write(json.dumps(self.order).encode() + b"\n"), file.flush()))
 
-    @property
-    def _stdin(self) -> IO[bytes]:
-        return cast("IO[bytes]", cast("subprocess.Popen[bytes]", self._process).stdin)
+    def _hand_on(self, act: Callable[[IO[bytes]], object]) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # it has ended already, and says why
+                act(self._process.stdin)
 
     @property
     def is_over(self) -> bool:
@@ -105,17 +95,15 @@ class Started:
     @property
     def last_words(self) -> str | None:
         """What its program complained of last, or how it ended."""
-        if self._process is None:
-            return self._problem
         if said := self._errors.read_text("utf-8", "replace").strip().splitlines():
             return error_line(said[-1].removeprefix("pinscope: "))
-        return f"its program ended with exit code {self._process.returncode}" if self.is_over else None
+        return (
+            f"its program ended with exit code {self._process.returncode}" if self._process and self.is_over else None
+        )
 
     def ask_to_end(self) -> None:
         """Close its input."""
-        if self._process is not None:
-            with suppress(BrokenPipeError):
-                self._stdin.close()
+        self._hand_on(lambda file: file.close())
 
     def end(self, deadline: float) -> None:
         """Wait for its end until then, and make it end: a launcher that has started nothing yet takes it back."""
@@ -132,7 +120,7 @@ class Cluster:
     """A scheduler, and the launches of its workers; none where it stood already."""
 
     client: Client
-    launches: Sequence[Started] = ()
+    launches: Sequence[Launch] = ()
 
     def workers(self) -> dict[str, str]:
         """The workers that are there: address → name.
@@ -151,13 +139,13 @@ class Cluster:
         if not self.launches:
             return [] if names else [("the cluster", False, None)]
         lacking = []
-        for started in self.launches:
-            name, hosts = started.launch.name, started.launch.hosts
-            if hosts is None and name not in names:
-                lacking.append((name, started.is_over, started.last_words))
-            elif hosts is not None and len(names) < hosts:
-                some = f"{hosts - len(names)} of {hosts} hosts of {name}"
-                lacking.append((some, started.is_over, started.last_words))
+        for launch in self.launches:
+            name = launch.name if launch.name not in names else None
+            if launch.hosts is not None:
+                few = launch.hosts - len(names)
+                name = f"{few} of {launch.hosts} hosts of {launch.name}" if few > 0 else None
+            if name:
+                lacking.append((name, launch.is_over, launch.last_words))
         return lacking
 
 
@@ -212,14 +200,14 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
         with cluster, Client(cluster, set_as_default=False) as client:
             known = {field: getattr(security, field) for field in fields}
             order = {"campaign": campaign, "scheduler": cluster.scheduler_address, "security": known}
-            launches: list[Started] = []
+            launches = plan(order, Path(folder))
             try:
-                for number, launch in enumerate(plan(order, Path(folder))):
-                    launches.append(Started(launch, Path(folder, f"{number}.err")))
+                for number, launch in enumerate(launches):
+                    launch.start(Path(folder, f"{number}.err"))
                 yield Cluster(client, launches)
             finally:
-                for started in launches:
-                    started.ask_to_end()
+                for launch in launches:
+                    launch.ask_to_end()
                 deadline = time.monotonic() + END_SECONDS
-                for started in launches:
-                    started.end(deadline)
+                for launch in launches:
+                    launch.end(deadline)

@@ -6,8 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from http.client import HTTPException
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
@@ -21,14 +22,6 @@ ANSWER_SECONDS = 5.0
 MOST_BYTES = 16 * 2**20
 """Of an answer; one of 500 holders has 200 KB."""
 AT_ONCE = 64
-METRICS = {
-    "memory_bytes": "pinscope_host_memory_bytes",
-    "available_bytes": "pinscope_host_memory_available_bytes",
-    "pinned_bytes": "pinscope_host_pinned_bytes",
-    "other_bytes": "pinscope_host_pinned_other_bytes",
-    "unattributed_bytes": "pinscope_gpu_memory_unattributed_bytes",
-}
-"""Field of :class:`RemoteHost` → the metric of which it is the sum."""
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
@@ -42,6 +35,11 @@ class RemoteHolder:
     bytes: float
 
 
+def _sum_of(metric: str, title: str) -> Any:
+    """The sum of a metric, and what people call it."""
+    return field(default=None, metadata={"metric": metric, "title": title})
+
+
 @dataclass(frozen=True)
 class RemoteHost:
     """What an exporter tells of its host; ``None``: it does not.
@@ -49,22 +47,22 @@ class RemoteHost:
     Attributes:
         address: of the exporter.
         problem: why there are no figures.
-        memory_bytes, available_bytes: of the host.
-        pinned_bytes: in all; ``other_bytes``: of it, without an owner that is known.
-        unattributed_bytes: GPU memory that no process has, of all GPUs.
-        slow_links: GPU → lanes or generation in use, and the best, where these differ.
+        slow_links: GPU → lanes in use, and the best, where these differ.
         holders: those that hold most first.
     """
 
     address: str
     problem: str | None = None
-    memory_bytes: float | None = None
-    available_bytes: float | None = None
-    pinned_bytes: float | None = None
-    other_bytes: float | None = None
-    unattributed_bytes: float | None = None
+    pinned_bytes: float | None = _sum_of("pinscope_host_pinned_bytes", "pinned")
+    memory_bytes: float | None = _sum_of("pinscope_host_memory_bytes", "of memory")
+    available_bytes: float | None = _sum_of("pinscope_host_memory_available_bytes", "available")
+    other_bytes: float | None = _sum_of("pinscope_host_pinned_other_bytes", "without an owner")
+    unattributed_bytes: float | None = _sum_of("pinscope_gpu_memory_unattributed_bytes", "GPU memory no process has")
     slow_links: Sequence[str] = ()
     holders: Sequence[RemoteHolder] = ()
+
+
+FIGURES = [figure for figure in fields(RemoteHost) if figure.metadata]
 
 
 def addresses(text: str) -> list[str]:
@@ -115,7 +113,7 @@ def _read(address: str, fetch: Callable[[str], str]) -> RemoteHost:
         return RemoteHost(address, "what answers there is no exporter of PinScope")
     if not _sum(series, "pinscope_up"):
         return RemoteHost(address, "its exporter cannot read the host now")
-    figures = {field: _sum(series, name) for field, name in METRICS.items()}
+    figures = {figure.name: _sum(series, figure.metadata["metric"]) for figure in FIGURES}
     return RemoteHost(address, None, **figures, slow_links=list(_slow_links(series)), holders=_holders(series))
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
-from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, fleet_of
+from pinscope.analysis.figures import Figure
+from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import LAB_TITLES, Table, table
@@ -29,7 +30,7 @@ from pinscope.units import format_value
 
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-MOST_ROWS = 500
+MOST_ROWS = 100
 """GPUs in a table, those that are worse first; files of numbers have all."""
 BASELINE_GPUS = 16
 """Whose figures a baseline of the fleet has."""
@@ -68,8 +69,7 @@ def read_fleet(
                 store.update(run_id, figures=figures)
         except PinScopeError:  # what cannot be read is left out; opening the run says why
             continue
-    rows = stored_figures(store, experiment, lab, newest, since)
-    fleet = fleet_of(experiment, lab, rows.runs, rows.texts)
+    fleet = fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
     if not fleet.gpus:
         where = LAB_TITLES[lab]  # type: ignore[index]
         raise BadInput(f"no finished run of {experiment} on {where}; there may be some of another lab (--lab)")
@@ -96,79 +96,43 @@ def verdict(fleet: Fleet) -> str:
 def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     """Those that are worse, then those that were so once: what, and why."""
     labels = [label] if label else []
+    rows = []
+    for outlier in (*fleet.outliers, *fleet.suspects):
+        gpu, once = outlier.gpu, "" if outlier in fleet.outliers else "in one run only: "
+        own = gpu.words, *map(gpu.label, labels), change_words(outlier.change)
+        rows.append((*own, f"{once}{outlier.words}", outlier.why_words, gpu.runs[0]))
     columns = dict.fromkeys(["GPU", *labels, "worse by", "what", "why", "newest run"], "text")
-    return table(
-        "Worse than others like them",
-        columns,
-        [
-            (
-                outlier.gpu.words,
-                *map(outlier.gpu.label, labels),
-                change_words(outlier.change),
-                outlier.words if outlier in fleet.outliers else f"in one run only: {outlier.words}",
-                outlier.why_words,
-                outlier.gpu.runs[0],
-            )
-            for outlier in (*fleet.outliers, *fleet.suspects)
-        ],
-    )
+    return table("Worse than others like them", columns, rows)
 
 
 def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
     """One row a GPU, those that are worse first."""
     order = sorted(range(len(fleet.gpus)), key=lambda place: (place not in fleet.states, place))
-    first, labels = fleet.figures[fleet.firsts[0]], [label] if label else []
+    first, labels = fleet.firsts[0], [label] if label else []
+    rows = []
+    for place in order[:MOST_ROWS]:
+        gpu, value = fleet.gpus[place], float(fleet.values[place, first])
+        own = gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), STATES[fleet.states.get(place, "")]
+        rows.append((*own, value if math.isfinite(value) else None, gpu.runs[0]))
     columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
+    columns |= {fleet.figures[first].words: fleet.figures[first].value.unit, "newest run": "text"}
     left = max(len(order) - MOST_ROWS, 0)
     groups = "; ".join(f"{number}: {words}" for number, words in enumerate(fleet.groups[:4], start=1))
-    return table(
-        "GPUs",
-        {**columns, first.words: first.value.unit, "newest run": "text"},
-        [
-            (
-                gpu.words,
-                *map(gpu.label, labels),
-                gpu.group + 1,
-                len(gpu.runs),
-                STATES[fleet.states.get(place, "")],
-                _known(fleet.values[place, fleet.firsts[0]]),
-                gpu.runs[0],
-            )
-            for place, gpu in ((place, fleet.gpus[place]) for place in order[:MOST_ROWS])
-        ],
-        note=f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else ""),
-    )
+    note = f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else "")
+    return table("GPUs", columns, rows, note=note)
 
 
 def spread_table(fleet: Fleet) -> Table:
     """How each figure is spread, and who is out in it."""
-    names = defaultdict[int, list[str]](list)
-    for outlier in fleet.outliers:
-        for at in outlier.figures:
-            names[at].append(outlier.gpu.words)
+    rows = []
+    for spread in fleet.spreads:
+        figure = fleet.figures[spread.figure]
+        names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
+        worse = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
+        rows.append((figure.words, spread.group + 1, spread.gpus, *quantiles, worse))
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
-    return table(
-        "Figures over the fleet",
-        {**columns, "worse": "text"},
-        [
-            (
-                fleet.figures[spread.figure].words,
-                spread.group + 1,
-                spread.gpus,
-                *(format_value(value, fleet.figures[spread.figure].value.unit) for value in spread.quantiles),
-                _listed(names[spread.figure]),
-            )
-            for spread in fleet.spreads()
-        ],
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _known(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return table("Figures over the fleet", {**columns, "worse": "text"}, rows)
 
 
 def fleet_document(fleet: Fleet) -> dict[str, Any]:
@@ -178,25 +142,20 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "experiment": fleet.experiment,
         "lab": fleet.lab,
         "verdict": verdict(fleet),
-        "groups": list(fleet.groups),
+        "groups": fleet.groups,
         "outliers": [_outlier(outlier) for outlier in fleet.outliers],
         "suspects": [_outlier(suspect) for suspect in fleet.suspects],
         "gpus": [
-            {**_gpu(gpu), "tags": list(gpu.tags), "group": gpu.group, "judged": fleet.states.get(place)}
+            {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
             for place, gpu in enumerate(fleet.gpus)
         ],
-        "figures": [
-            {
-                "labels": dict(fleet.figures[spread.figure].labels),
-                "figure": fleet.figures[spread.figure].name,
-                "unit": fleet.figures[spread.figure].value.unit,
-                "group": spread.group,
-                "gpus": spread.gpus,
-                "quantiles": list(spread.quantiles),
-            }
-            for spread in fleet.spreads()
-        ],
+        "figures": [_spread(fleet.figures[spread.figure], spread) for spread in fleet.spreads],
     }
+
+
+def _spread(figure: Figure, spread: Spread) -> dict[str, Any]:
+    what = {"labels": dict(figure.labels), "figure": figure.name, "unit": figure.value.unit}
+    return {**what, "group": spread.group, "gpus": spread.gpus, "quantiles": spread.quantiles}
 
 
 def _outlier(outlier: Outlier) -> dict[str, Any]:
@@ -211,7 +170,7 @@ def _outlier(outlier: Outlier) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    return {"host": gpu.host, "gpu": gpu.gpu or None, "device": gpu.device, "runs": list(gpu.runs)}
+    return {"host": gpu.host, "gpu": gpu.gpu or None, "device": gpu.device, "runs": gpu.runs}
 
 
 def _csv(fleet: Fleet) -> bytes:
@@ -227,10 +186,14 @@ def _csv(fleet: Fleet) -> bytes:
     return text.getvalue().encode()
 
 
+TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
+"""Suffix of a report → its media type."""
+
+
 def check_suffix(path: Path) -> None:
     """Refuse a file of another format, before anything begins."""
-    if path.suffix.lower() not in (".html", ".csv", ".json"):
-        raise BadInput("the suffix tells the format of a fleet's report; there are: .html, .csv, .json")
+    if path.suffix.lower() not in TYPES:
+        raise BadInput(f"the suffix tells the format of a fleet's report; there are: {', '.join(TYPES)}")
 
 
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -229,7 +230,7 @@ class BundleReader:
     """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
-        self._name = name
+        self._name, self._file = name, file
         with self._damage_reported():
             file.seek(0)
             if file.read(2) != b"PK":
@@ -320,6 +321,17 @@ class BundleReader:
         with self._damage_reported(), self._archive.open(rows_member(run.id)) as packed:
             while text := packed.read(_TEXT_BYTES):
                 yield text + packed.readline(base.ROW_BYTES)
+
+    def deflated_rows(self, run: Run) -> bytes | None:
+        """The same, as it lies in the file, once it was read; ``None`` where it is not deflated."""
+        member = self._archive.getinfo(rows_member(run.id))
+        if member.compress_type != zipfile.ZIP_DEFLATED or member.compress_size > member.file_size:
+            return None
+        with self._damage_reported():
+            self._file.seek(member.header_offset + 26)
+            name, extra = struct.unpack("<2H", self._file.read(4))
+            self._file.seek(name + extra, io.SEEK_CUR)
+            return self._file.read(member.compress_size)
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """The lines of a member."""
@@ -422,6 +434,10 @@ class BundleRows:
     def lines(self) -> Iterator[bytes]:
         """Their JSON, unchecked, whole lines, some thousands at a time."""
         return self._bundle.row_lines(self._run)
+
+    def deflated(self) -> bytes | None:
+        """All these lines as the bundle has them compressed; ``None`` where they are not."""
+        return self._bundle.deflated_rows(self._run)
 
 
 _ORIGIN = frozenset({"kind", "id", "experiment", "lab", "device", "quick", "params", "created_at"})

@@ -46,8 +46,6 @@ _TEXTS = ("params", "notes", "error", "verdict", "name", "note")
 _CODE = frozenset({"source_line"})
 """Fields of an observation that are source code."""
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_LONG = re.compile(r"\d{19}")
-"""What a number of more than 64 bits has in it."""
 _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -80,7 +78,7 @@ def storable(run: RunT) -> RunT:
             f"the record of run {run.id}, without its observations, is {size >> 10:,} KiB; "
             f"at most {base.RUN_BYTES >> 10} KiB are allowed"
         )
-    if _LONG.search(text) and (field := next((field for field, value in written.items() if not _fits(value)), None)):
+    if field := next((field for field, value in written.items() if not _fits(value)), None):
         raise InvalidParameter(f"run {run.id}: {field}: a number in it has more than 64 bits")
     return run
 
@@ -180,13 +178,10 @@ def _value_complaint(value: Any) -> str | None:
 
 def _fits(value: Any) -> bool:
     """Whether every whole number in a JSON value has at most 64 bits."""
-    if isinstance(value, str | float | None):
-        return True
-    if isinstance(value, dict):
-        return all(map(_fits, value.values()))
-    if isinstance(value, list):
-        return all(map(_fits, value))
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_fits, inner))
 
 
 def _is_text(text: str) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,10 @@ from sqlalchemy import Connection, func, insert, inspect, or_, select, update
 from sqlalchemy.dialects import sqlite
 
 from pinscope.analysis.machine_keys import surroundings
-from pinscope.analysis.outliers import FleetRun
+from pinscope.analysis.outliers import FLOAT, FleetRun
 from pinscope.records.run import Run, RunFigures
 from pinscope.store import documents, tables
 from pinscope.store.database import Database
-
-_FLOATS = np.dtype("<f4")
-"""Six digits, which is as many as a baseline keeps."""
-
-
-@dataclass(frozen=True)
-class FleetRows:
-    """Runs of one experiment, the newest of each GPU first, and the texts that they share, by their hash."""
-
-    runs: Sequence[FleetRun]
-    texts: Mapping[str, str]
 
 
 def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
@@ -37,7 +26,7 @@ def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
         return None
     known = (documents.dump_json({**surroundings(run), **run.figures.facts}), run.figures.layout)
     around, layout = (hashlib.blake2b(text.encode(), digest_size=tables.HASH_LENGTH // 2).hexdigest() for text in known)
-    values = np.array([np.nan if value is None else value for value in run.figures.values], _FLOATS)
+    values = np.array([np.nan if value is None else value for value in run.figures.values], FLOAT)
     row = {
         "run_id": run.id,
         "experiment": run.experiment,
@@ -103,8 +92,8 @@ def _are_kept(connection: Connection) -> bool:
 
 def stored_figures(
     database: Database, experiment: str, lab: str, newest: int, since: datetime | None = None
-) -> FleetRows:
-    """The newest runs of each GPU.
+) -> tuple[list[FleetRun], dict[str, str]]:
+    """The newest runs of each GPU, GPU by GPU, the newest first; and the texts that they share, by their hash.
 
     Args:
         database: to read.
@@ -113,32 +102,24 @@ def stored_figures(
         since: only those that began then or later.
     """
     columns = tables.FIGURES.c
-    gpu = (columns.machine, columns.host, columns.gpu, columns.device)
-    rank = func.row_number().over(partition_by=gpu, order_by=(columns.created_at.desc(), columns.run_id))
+    gpu, latest = (
+        (columns.host, columns.machine, columns.device, columns.gpu),
+        (columns.created_at.desc(), columns.run_id),
+    )
+    ranked = select(tables.FIGURES, func.row_number().over(partition_by=gpu, order_by=latest).label("rank"))
     of_it = columns.experiment == experiment, columns.lab == lab
-    ranked = select(tables.FIGURES, rank.label("rank")).where(*of_it)
     if since is not None:
         ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
-    inner = ranked.subquery()
-    query = select(*(inner.c[name] for name in _READ)).where(inner.c.rank <= newest)
+    inner = ranked.where(*of_it).subquery().c
+    query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
+    order = (inner.host, inner.machine, inner.device, inner.gpu, inner.created_at.desc(), inner.run_id)
+    shared = tables.SHARED_TEXTS.c
+    named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
     with database.reading() as connection:
         if not _are_kept(connection):
-            return FleetRows((), {})
-        runs = [_stored(*row) for row in connection.execute(query)]
-        shared = tables.SHARED_TEXTS.c
-        named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
-        texts = dict(map(tuple, connection.execute(select(shared.id, shared.document).where(named))))
-    return FleetRows(runs, texts)
-
-
-_READ = ("run_id", "created_at", "machine", "host", "gpu", "device", "layout", "surroundings", "tags", "content")
-
-
-def _stored(run_id: str, created_at: datetime, *rest: Any) -> FleetRun:
-    machine, host, gpu, device, layout, around, tags, content = rest
-    named = tuple(filter(None, tags.split(",")))
-    values = np.frombuffer(content, _FLOATS)
-    return FleetRun(run_id, created_at, machine, host, gpu, device, layout, around, named, values)
+            return [], {}
+        runs = list(starmap(FleetRun, connection.execute(query.order_by(*order)).all()))
+        return runs, dict(map(tuple, connection.execute(select(shared.id, shared.document).where(named))))
 
 
 def runs_without_figures(database: Database, experiment: str, lab: str) -> list[str]:
@@ -175,6 +156,6 @@ def with_figures(database: Database, run: Run) -> Run:
         shared = tables.SHARED_TEXTS.c
         around = connection.scalar(select(shared.document).where(shared.id == row.surroundings))
     own = surroundings(run)
-    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(row.content, _FLOATS))
+    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(row.content, FLOAT))
     facts = {key: text for key, text in json.loads(around or "{}").items() if key not in own}
     return run.model_copy(update={"figures": RunFigures(layout=row.document, values=values, facts=facts)})

@@ -7,6 +7,7 @@ and ten times the room. What a run that goes on measures is stored row by row al
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -26,11 +27,19 @@ BLOCK_BYTES = 4 * MIB
 _PLAIN_BYTES = 32 * MIB
 """Of a run, at most, whose text is in memory whole."""
 _NAME = re.compile(rf"\w[\w.]{{0,{base.NAME_CHARACTERS - 1}}}", re.ASCII)
-_WHOLE = rb"-?+(?:0|[1-9]\d{0,17}+)"
+_WHOLE = rb"-?(?:0|[1-9][0-9]{0,17}+)"
 _TRUTH = rb"true|false"
-_VALUE = rb"%s(?:\.\d{1,25}+)?+(?:e[-+]?+\d{1,2}+)?+|null|%s|\"[\w.+/-]{0,60}+\"" % (_WHOLE, _TRUTH)
+_EXPONENT = rb"e[-+]?[0-9]{1,2}+|"
+_NUMBER = rb"%s(?:\.[0-9]{1,25}+(?:%s)|%s)" % (_WHOLE, _EXPONENT, _EXPONENT)
+_VALUE = rb"\"[a-zA-Z0-9_.+/-]{0,60}+\"|null|%s|%s" % (_NUMBER, _TRUTH)
 """A number that is finite and, where it is whole, of less than 64 bits; or a word without what stands between a secret
 and its name. A row of these is within all bounds."""
+
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+"""Begins a block that was compressed here; one that came as a whole is deflated, as in its bundle."""
+_Block = tuple[int, bytes, bytes | None]
+"""How many rows, their lines, and these compressed, where they are so already."""
 
 
 def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
@@ -41,13 +50,9 @@ def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
         BadBundle: as the bundle that they come from says.
     """
     first = 0
-    for count, text in _plain_blocks(rows) or _blocks(map(dump_json, checked(rows))):
-        yield {
-            "sequence": first,
-            "rows": count,
-            "characters": len(text),
-            "content": _codec().compress(text, asbytes=True),
-        }
+    for count, text, deflated in _plain_blocks(rows) or _blocks(map(dump_json, checked(rows))):
+        content = deflated or _codec().compress(text, asbytes=True)
+        yield {"sequence": first, "rows": count, "characters": len(text), "content": content}
         first += count
     if first != len(rows):
         raise InvalidParameter(f"there should be {len(rows):,} observations, and there are {first:,}")
@@ -61,7 +66,15 @@ def unpack(content: bytes, characters: int) -> bytes:
     """
     if not 0 < characters <= BLOCK_BYTES + base.ROW_BYTES:
         raise ValueError("a block that is larger than any")
-    return bytes(_codec().decompress(content, characters, asbytes=True))
+    if content.startswith(_ZSTD):
+        return bytes(_codec().decompress(content, characters, asbytes=True))
+    try:
+        text = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, characters)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(text) < characters:
+        raise ValueError("a block that is cut short")
+    return text.removesuffix(b"\n")
 
 
 def _codec() -> Any:
@@ -70,33 +83,35 @@ def _codec() -> Any:
     return pa.Codec("zstd", compression_level=1)
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[tuple[int, bytes]]:
+def _blocks(lines: Iterable[str]) -> Iterator[_Block]:
     block, size = list[str](), 0
     for line in lines:
         if block and (len(block) == ROWS or size + len(line) > BLOCK_BYTES):
-            yield len(block), "\n".join(block).encode()
+            yield len(block), "\n".join(block).encode(), None
             block, size = [], 0
         block.append(line)
         size += len(line) + 1
     if block:
-        yield len(block), "\n".join(block).encode()
+        yield len(block), "\n".join(block).encode(), None
 
 
-def _plain_blocks(rows: RowSource) -> list[tuple[int, bytes]] | None:
+def _plain_blocks(rows: RowSource) -> list[_Block] | None:
     """The lines as they are, where one look at the text shows that every row may be stored so; ``None``: look at them
-    one by one."""
-    if not hasattr(rows, "lines"):
+    one by one. Those of a block are compressed as they came."""
+    if not hasattr(rows, "deflated"):
         return None
-    blocks, left, room, plain = list[tuple[int, bytes]](), len(rows), _PLAIN_BYTES, None
+    blocks, left, room, plain = list[_Block](), len(rows), _PLAIN_BYTES, None
     for text in rows.lines():
         plain = plain or _plain_lines(text[: text.find(b"\n")])
         count = text.count(b"\n")
         left, room = left - count, room - len(text)
         if plain is None or min(left, room) < 0 or len(text) > BLOCK_BYTES or not plain.fullmatch(text):
             return None
+        if count == len(rows) <= ROWS and (content := rows.deflated()):
+            return [(count, text, content)]
         lines = iter((text[:-1],) if count <= ROWS else text[:-1].split(b"\n"))
         while block := b"\n".join(islice(lines, ROWS)):
-            blocks.append((min(count, ROWS), block))
+            blocks.append((min(count, ROWS), block, None))
             count -= ROWS
     return None if left else blocks
 

@@ -578,10 +578,12 @@ class Store(Database):
     def _no_such_run(self, run_id: str) -> BadInput:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
-        like = [name for name in recording_names() if run_id.casefold() in name]
-        known = f"there are recordings called {_first_of(like)}" if like else "`pinscope runs list` shows what there is"
         if run_id.endswith(".pinscope"):
-            known = "`pinscope import FILE` reads the runs of a bundle"
+            return UnknownName(f"no run {quoted(run_id)}; `pinscope import FILE` reads the runs of a bundle")
+        names = [name for name in recording_names() if run_id.casefold() in name]
+        known = (
+            f"there are recordings called {_first_of(names)}" if names else "`pinscope runs list` shows what there is"
+        )
         return UnknownName(f"no run {quoted(run_id)}; {known}")
 
 

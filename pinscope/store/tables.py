@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import JSON, Column, DateTime, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    DDL,
+    JSON,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    event,
+)
 
 from pinscope.store.documents import NAME_LENGTH, RUN_ID_LENGTH
 
@@ -80,6 +94,8 @@ BLOCKS = Table(
 )
 """One row some hundreds of observations that were imported (:mod:`pinscope.store.packed`): those from ``sequence`` on,
 which are not in :data:`OBSERVATIONS`. New in version 4."""
+_AS_IT_IS = DDL("ALTER TABLE observation_blocks ALTER content SET STORAGE EXTERNAL")  # it is compressed already
+event.listen(BLOCKS, "after_create", _AS_IT_IS.execute_if(dialect="postgresql"))
 
 SHARED_TEXTS = Table(
     "shared_texts",

@@ -22,7 +22,7 @@ import numpy as np
 
 from pinscope.analysis.figures import NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import surroundings
-from pinscope.analysis.outliers import FleetRun
+from pinscope.analysis.outliers import FLOAT, FleetRun
 from pinscope.experiments.bandwidth.experiment import EXPERIMENT
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import ExperimentRun, RunFigures
@@ -165,18 +165,17 @@ class SyntheticFleet:
         runs = [
             FleetRun(
                 f"{host.name}-{number}",
-                run.created_at + timedelta(hours=number),
                 host.name,
                 host.name,
-                f"GPU-{host.name}",
                 0,
+                f"GPU-{host.name}",
                 "layout",
                 host.fault or "",
-                (host.tag,),
-                values.astype(np.float32),
+                host.tag,
+                values.astype(FLOAT).tobytes(),
             )
             for host, every, _ in self.values(experiment)
-            for number, values in enumerate(every)
+            for number, values in reversed([*enumerate(every)])
         ]
         return runs, texts
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pinscope.analysis.figures import FINDING, HAS, named_figures
-from pinscope.analysis.outliers import HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
+from pinscope.analysis.outliers import FLOAT, HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
 from tests.data.synthetic_fleet import KINDS, SyntheticFleet
 
 Change = Callable[[FleetRun], FleetRun]
@@ -23,6 +22,14 @@ def fleet(hosts: int = 60, faults: int = 1, seed: int = 5, experiment: str = "ba
 
 def blamed(found: Fleet) -> list[str]:
     return [one.gpu.host for one in found.outliers]
+
+
+def values(run: FleetRun) -> np.ndarray:
+    return np.frombuffer(run.content, FLOAT)
+
+
+def of_values(run: FleetRun, values: np.ndarray) -> FleetRun:
+    return run._replace(content=values.astype(FLOAT).tobytes())
 
 
 def test_each_fault_is_found_named_and_explained() -> None:
@@ -64,7 +71,7 @@ def test_of_one_run_nobody_is_blamed_but_told_to_run_again() -> None:
 
 def test_a_run_that_is_bad_once_among_others_blames_nobody() -> None:
     runs, texts = SyntheticFleet(40, 0, seed=5).fleet_runs()
-    bad = [replace(run, values=run.values / 2) if run.run_id == "node00007-1" else run for run in runs]
+    bad = [of_values(run, values(run) / 2) if run.run_id == "node00007-1" else run for run in runs]
     found = fleet_of("bandwidth", "cuda", bad, texts)
     assert not found.outliers
 
@@ -77,7 +84,7 @@ def test_what_many_have_without_harm_explains_nothing() -> None:
         name: json.dumps({**json.loads(text), "kernel": "6.19"}) if name in ("new", "link") else text
         for name, text in {**texts, "new": texts[""]}.items()
     }
-    newer = [replace(run, surroundings="new") if run.host < "node00030" and run.host != guilty else run for run in runs]
+    newer = [run._replace(surroundings="new") if run.host < "node00030" and run.host != guilty else run for run in runs]
     (one,) = fleet_of("bandwidth", "cuda", newer, texts).outliers
     assert [key for key, _, _ in one.why] == ["gpu.link.width_now"]
 
@@ -93,7 +100,7 @@ def test_a_finding_explains_an_outlier_where_the_others_have_it_not() -> None:
 
 
 def of_other_link(run: FleetRun) -> FleetRun:
-    return replace(run, surroundings="narrow")
+    return run._replace(surroundings="narrow")
 
 
 def with_narrow(texts: dict[str, str]) -> dict[str, str]:
@@ -102,11 +109,11 @@ def with_narrow(texts: dict[str, str]) -> dict[str, str]:
 
 def test_few_of_another_link_are_held_against_the_others_and_many_among_themselves() -> None:
     runs, texts = SyntheticFleet(40, 0, seed=5).fleet_runs()
-    half = [replace(of_other_link(run), values=slow(run)) if run.host < "node00003" else run for run in runs]
+    half = [of_values(of_other_link(run), slow(run)) if run.host < "node00003" else run for run in runs]
     found = fleet_of("bandwidth", "cuda", half, with_narrow(texts))
     assert blamed(found) == [f"node0000{number}" for number in (0, 1, 2)] or len(found.outliers) == 3
     assert {key for one in found.outliers for key, _, _ in one.why} == {"gpu.link.width_max"}
-    many = [replace(of_other_link(run), values=slow(run)) if run.host < "node00016" else run for run in runs]
+    many = [of_values(of_other_link(run), slow(run)) if run.host < "node00016" else run for run in runs]
     found = fleet_of("bandwidth", "cuda", many, with_narrow(texts))
     assert (len(found.groups), blamed(found)) == (2, [])
 
@@ -116,7 +123,7 @@ def slow(run: FleetRun) -> np.ndarray:
     _, texts = SyntheticFleet(1, 0, 0).fleet_runs()
     named = named_figures(texts["layout"])
     assert named is not None
-    return run.values * np.where([figure.value.better == "more" for figure in named], 0.5, 2).astype(np.float32)
+    return values(run) * np.where([figure.value.better == "more" for figure in named], 0.5, 2)
 
 
 def test_too_few_gpus_are_not_judged() -> None:
@@ -131,9 +138,9 @@ def test_runs_with_other_cells_and_what_cannot_be_read_are_taken_as_they_are() -
     texts |= {"short": json.dumps(named), "damaged": "{"}
     width = len(named["kinds"][0]["figures"]) * 20
     mixed = [
-        replace(run, layout="short", values=run.values[:width])
+        of_values(run._replace(layout="short"), values(run)[:width])
         if run.host < "node00010"
-        else replace(run, layout="damaged" if run.host == "node00011" else "layout")
+        else run._replace(layout="damaged" if run.host == "node00011" else "layout")
         for run in runs
     ]
     found = fleet_of("bandwidth", "cuda", mixed, texts)
@@ -155,7 +162,7 @@ def test_labels_are_those_of_tags_and_racks_are_in_their_natural_order() -> None
 
 def test_the_spread_of_a_figure_is_that_of_its_gpus() -> None:
     found = fleet(hosts=50, faults=0)
-    spread = found.spreads()[3]
+    spread = found.spreads[3]
     values = found.values[:, spread.figure]
     assert spread.gpus == 50
     assert spread.quantiles[0] == pytest.approx(values.min())

@@ -15,7 +15,7 @@ from pinscope.records.run import Run
 from pinscope.store import documents, tables
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.figures import runs_without_figures, stored_figures, with_figures
-from pinscope.store.packed import pack
+from pinscope.store.packed import pack, unpack
 from pinscope.store.recordings import recorded_observations, recorded_run
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, parse_bundle
@@ -56,6 +56,9 @@ class Lines:
 
     def lines(self) -> Iterator[bytes]:
         yield b"".join(line + b"\n" for line in self._lines)
+
+    def deflated(self) -> None:
+        """They are not."""
 
 
 def test_imported_rows_lie_in_blocks_and_read_as_any_others(store: Store) -> None:
@@ -119,19 +122,23 @@ def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(bundle, "each_row", None)
         (block,) = pack(packed)
     assert block["rows"] == len(rows)
+    assert [documents.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
+    for damaged in (block["content"][:-50], block["content"][::-1]):
+        with pytest.raises(ValueError, match=r"cut short|decompress"):
+            unpack(damaged, block["characters"])
 
 
 def test_figures_of_a_run_lie_beside_it_and_go_with_it(store: Store) -> None:
     run = real_run(tags=("rack=r7",))
     store.import_runs([(run, [])])
     assert store.run("real").figures is None  # lists do not carry them
-    (row,) = stored_figures(store, "pinning_strategy", "cuda", 3).runs
-    assert (row.run_id, row.host, row.tags, len(row.values)) == ("real", "h100", ("rack=r7",), 60)
+    (row,) = stored_figures(store, "pinning_strategy", "cuda", 3)[0]
+    assert (row.run_id, row.host, row.tags, len(row.content)) == ("real", "h100", "rack=r7", 4 * 60)
     assert with_figures(store, store.run("real")).figures == run.figures
     store.update("real", tags=["rack=r8"])
-    assert stored_figures(store, "pinning_strategy", "cuda", 3).runs[0].tags == ("rack=r8",)
+    assert stored_figures(store, "pinning_strategy", "cuda", 3)[0][0].tags == "rack=r8"
     store.delete("real")
-    assert not stored_figures(store, "pinning_strategy", "cuda", 3).runs
+    assert not stored_figures(store, "pinning_strategy", "cuda", 3)[0]
 
 
 def test_a_run_that_ends_keeps_its_figures_and_one_without_is_told(store: Store) -> None:
@@ -139,7 +146,7 @@ def test_a_run_that_ends_keeps_its_figures_and_one_without_is_told(store: Store)
     store.add(run)
     store.update("real", status="done", figures=real_run().figures)
     store.add(real_run(id="older", status="done", figures=None))
-    assert [row.run_id for row in stored_figures(store, "pinning_strategy", "cuda", 3).runs] == ["real"]
+    assert [row.run_id for row in stored_figures(store, "pinning_strategy", "cuda", 3)[0]] == ["real"]
     assert runs_without_figures(store, "pinning_strategy", "cuda") == ["older"]
 
 
@@ -147,11 +154,11 @@ def test_of_each_gpu_the_newest_runs_are_read(store: Store) -> None:
     begun = real_run().created_at
     runs = [real_run(id=f"run-{number}", created_at=begun + timedelta(hours=number)) for number in range(5)]
     store.import_runs([(run, []) for run in runs])
-    rows = stored_figures(store, "pinning_strategy", "cuda", 2)
-    assert sorted(row.run_id for row in rows.runs) == ["run-3", "run-4"]
-    later = stored_figures(store, "pinning_strategy", "cuda", 9, since=begun + timedelta(hours=2))
-    assert len(later.runs) == 3
-    assert len(rows.texts) == 2  # names and surroundings, once for all
+    rows, texts = stored_figures(store, "pinning_strategy", "cuda", 2)
+    assert [row.run_id for row in rows] == ["run-4", "run-3"]
+    later, _ = stored_figures(store, "pinning_strategy", "cuda", 9, since=begun + timedelta(hours=2))
+    assert len(later) == 3
+    assert len(texts) == 2  # names and surroundings, once for all
 
 
 def test_runs_that_are_too_old_go_but_for_those_that_run_or_are_starred(store: Store) -> None:

@@ -468,7 +468,7 @@ def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date_with_
         assert store.observations(old.id) == new_rows(3)
         assert with_figures(store, old) == old
         assert list(experiments_with_figures(store)) == runs_without_figures(store, "bandwidth", "host") == []
-        assert stored_figures(store, "bandwidth", "host", 3).runs == ()
+        assert stored_figures(store, "bandwidth", "host", 3)[0] == []
         with pytest.raises(DBAPIError):
             raw(url, "SELECT * FROM figures")
         store.update(old.id, name="before", tags=["bios-2"], baseline=True)

@@ -38,6 +38,7 @@ from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.documents import DamagedRun, checked_labels
 from pinscope.store.figures import with_figures
+from pinscope.store.recordings import recorded_run, recording_name
 from pinscope.store.store import Store
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
@@ -71,7 +72,8 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
             figure = run.figure if run.status == "done" else None
             what = (one_line(called(run)), one_line(answer(run)))
             shown = (_figure_text(figure), one_line(figure.name)) if figure else ("", "")
-            texts = (run.id, run.experiment, place(run)[:40], *what, *shown)
+            run_id = recording_name(run) if recorded_run(run.id) else run.id
+            texts = (run_id, run.experiment, place(run)[:40], *what, *shown)
         line = dict(zip((*_HEADS, "name"), texts, strict=True))
         (recordings if isinstance(run, Run) and run.recording else own).append(line)
     for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
@@ -100,7 +102,7 @@ def _print(title: str, lines: Sequence[_Line]) -> None:
     is_narrow = room is not None and room < WIDE
     heads = [head for head in _HEADS if any(line[head] for line in lines) and not (is_narrow and head == "on")]
     if is_narrow:
-        by_second = len({line["id"][:SECONDS_ID] for line in lines}) == len(lines)
+        by_second = not title and len({line["id"][:SECONDS_ID] for line in lines}) == len(lines)
         for line in lines:
             line["id"] = line["id"][: SECONDS_ID if by_second else None]
             line["called"] = shortened(line["called"], CALLED)

@@ -68,7 +68,7 @@ def newest_recordings() -> dict[str, Run]:
 def recorded_answer(experiment: str) -> str:
     """Where a run on a GPU answers the same question, as the end of a sentence; nothing where none is recorded."""
     run = newest_recordings().get(experiment)
-    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
+    return f"; recorded on a GPU: pinscope runs show {recording_name(run)}" if run else ""
 
 
 def recorded_observations(run_id: str) -> list[StoredRow]:

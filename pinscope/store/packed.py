@@ -98,7 +98,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[_Block]:
 def _plain_blocks(rows: RowSource) -> list[_Block] | None:
     """The lines as they are, where one look at the text shows that every row may be stored so; ``None``: look at them
     one by one. Those of a block are compressed as they came."""
-    if not hasattr(rows, "deflated"):
+    if not (hasattr(rows, "lines") and hasattr(rows, "deflated")):
         return None
     blocks, left, room, plain = list[_Block](), len(rows), _PLAIN_BYTES, None
     for text in rows.lines():

@@ -35,23 +35,10 @@ MOST_RUNS = 1000
 MOST_LOG = 100.0
 """Of a change: what is greater is no number that anybody reads."""
 _Key = tuple[Any, ...]
+Regression = ComparedCell | LoneCell
+"""What is worse: a cell as it was compared, or a line that the baseline does not have."""
 Only = Mapping[str, Collection[str]]
 """Name of a label, or ``figure`` → what it may be, as :func:`parse_only` reads it."""
-
-
-@dataclass(frozen=True)
-class Regression:
-    """What is worse.
-
-    Attributes:
-        cell: as it was compared; ``None`` of a line that the baseline does not have.
-        where: the cell in words.
-        what: both figures, and how far they differ.
-    """
-
-    cell: ComparedCell | None
-    where: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -121,13 +108,8 @@ def check(
         for key, worse in _fallen(compared, tolerance, only).items()
         if key in fallen and (not again or _is_worse(alone.get(key), tolerance))
     ]
-    return Checked(
-        comparison=compared,
-        cells=_chosen(compared, only),
-        regressions=[_regression(worse) for worse in blamed],
-        once=len(fallen) - len(blamed) if again else 0,
-        tolerance=tolerance,
-    )
+    once = len(fallen) - len(blamed) if again else 0
+    return Checked(compared, _chosen(compared, only), blamed, once, tolerance)
 
 
 def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
@@ -135,27 +117,27 @@ def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> C
     return compare(before, now, false_share, tables)
 
 
-def _is_worse(item: ComparedCell | LoneCell | None, tolerance: float) -> bool:
+def _is_worse(item: Regression | None, tolerance: float) -> bool:
     """Whether a figure is worse by more than the tolerance, chance or not; a line that is new is."""
     if not isinstance(item, ComparedCell):
         return item is not None
     return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
 
 
-def _each(compared: Comparison) -> Iterator[tuple[_Key, ComparedCell | LoneCell]]:
+def _each(compared: Comparison) -> Iterator[tuple[_Key, Regression]]:
     for cell in compared.cells:
-        yield (cell.kind, cell.figure, *cell.labels.values()), cell
+        yield (cell.figure, *cell.key), cell
     for lone in compared.alone:
-        yield ("", lone.figure, *lone.labels.values()), lone
+        yield (lone.figure, *lone.labels.values()), lone
 
 
-def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, ComparedCell | LoneCell]:
+def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
     """What is worse by more than the tolerance; of a cell whose first figure is, that alone."""
     shown = {id(cell) for cell in compared.shown if cell.verdict == "worse"}
     whole = next((cell.a.value for cell in compared.firsts if not cell.labels and cell.value.unit == "seconds"), None)
     least = LEAST_LINE * whole if whole else 0.0
 
-    def has_fallen(item: ComparedCell | LoneCell) -> bool:
+    def has_fallen(item: Regression) -> bool:
         if isinstance(item, LoneCell):
             return bool(whole) and not item.first and item.unit == "seconds" and item.value > least
         if id(item) not in shown or not _is_chosen(item, only):
@@ -166,13 +148,14 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
     return {key: item for key, item in _each(compared) if has_fallen(item)}
 
 
-def _regression(worse: ComparedCell | LoneCell) -> Regression:
+def regression_words(worse: Regression) -> str:
+    """Both figures, and how far they differ."""
     if isinstance(worse, LoneCell):
-        return Regression(None, worse.words, f"new, costs {format_value(worse.value, worse.unit)}")
+        return f"new, costs {format_value(worse.value, worse.unit)}"
     figure = "" if worse.is_first else f"{worse.value.title} "
     a, b = (format_value(side.value, worse.value.unit) for side in (worse.a, worse.b))
     change = f" ({worse.interval_words})" if worse.interval_words else ""
-    return Regression(worse, worse.words or "all", f"{figure}{b} instead of {a}{change}")
+    return f"{figure}{b} instead of {a}{change}"
 
 
 # Which cells
@@ -219,7 +202,7 @@ def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
         raise BadInput(f"--only leaves no cell of {compared.experiment}")
     cells: dict[_Key, ComparedCell] = {}
     for cell in sorted(chosen, key=lambda cell: not cell.is_first):
-        cells.setdefault((cell.kind, *cell.labels.values()), cell)
+        cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 

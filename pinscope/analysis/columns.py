@@ -20,8 +20,6 @@ from pinscope.records.run import Observation
 Places = NDArray[np.int_]
 FEW = 1000
 """Rows that are as fast checked one by one as what parses columns is imported."""
-_AS_COMMAS = bytes.maketrans(b"{:}", b",,,")
-"""All that separates in flat JSON, as one sign."""
 _MOST_CODES = 2**31
 """Codes of combinations are counted anew before they grow beyond this."""
 
@@ -239,8 +237,9 @@ def _type(annotation: Any) -> type | None:
 def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: Stored) -> Columns | None:
     """Columns of JSON; ``None`` if a value is of another type, a row is missing, or not all have the same fields.
 
-    Flat rows with the same fields in the same order are CSV, once commas stand for all punctuation: twice as fast to
-    read. A text with such a sign in it gives its row more cells than the others, and the rows are refused.
+    Flat rows with the same fields in the same order are CSV with cells such as ``"bytes":4096``, and read as that in
+    half the time. Times differ from row to row: a comma in place of the colon makes cells of their numbers. A text
+    with a comma in it gives its row more cells than the others, and the rows are refused.
     """
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import csv  # noqa: PLC0415 - likewise
@@ -251,24 +250,27 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
         for lines in rows.lines():
             if not names:
                 names = list(dict(from_json(lines.partition(b"\n")[0])))
-                # A row is nothing, name, value, name, value …, nothing.
-                cells = [str(place) for place in range(2 * len(names) + 2)]
-                numbers = [cell for cell, name in zip(cells[2::2], names, strict=True) if types.get(name) is float]
-                column_types = dict.fromkeys(cells, text) | dict.fromkeys(numbers, pa.float64())
+                cells = [cell for name in names for cell in ([_head(name), name] if _is_time(name) else [name])]
+                times = [name for name in names[:-1] if _is_time(name) and types.get(name) is float]
+                column_types = dict.fromkeys(cells, text) | dict.fromkeys(times, pa.float64())
                 options = (
                     csv.ReadOptions(use_threads=False, column_names=cells),
                     csv.ParseOptions(quote_char=False),
                     csv.ConvertOptions(column_types=column_types, null_values=["null"]),
                 )
-            parts.append(csv.read_csv(pa.BufferReader(lines.translate(_AS_COMMAS)), *options, pool))
+            parts.append(csv.read_csv(pa.BufferReader(lines.replace(b'_seconds":', b'_seconds",')), *options, pool))
         table = pa.concat_tables(parts).combine_chunks(memory_pool=pool)
-        arrays = [column.chunk(0) for column in table.columns]
-        heads = [array.dictionary.to_pylist() for array in (arrays[0], *arrays[1:-1:2], arrays[-1])]
-        values = dict(zip(names, arrays[2::2], strict=True))
-        columns = {name: _column(values[name], type_) for name, type_ in types.items() if name in values}
+        if table.num_rows != len(rows):
+            return None
+        columns = dict[str, Column]()
+        for place, name in enumerate(names):
+            begin, end = "" if place == 0 else "{", "" if place == len(names) - 1 else "}"
+            if _is_time(name):
+                if table[_head(name)].chunk(0).dictionary.to_pylist() != [_head(name)]:
+                    return None
+                begin += f"{_head(name)}:"
+            columns[name] = _column(table[name].chunk(0), types.get(name), name, begin, end)
     except (ValueError, TypeError):  # ArrowInvalid and UnicodeDecodeError are such
-        return None
-    if heads != [[""], *([f'"{name}"'] for name in names), [""]] or table.num_rows != len(rows):
         return None
     for name, field in kind.model_fields.items():
         if name not in columns:
@@ -278,25 +280,43 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     return Columns(types, columns.__getitem__, len(rows))
 
 
-def _column(values: Any, kind: type | None) -> Column:
+def _is_time(name: str) -> bool:
+    return name.endswith("_seconds")
+
+
+def _head(name: str) -> str:
+    return f'"{name}"'
+
+
+def _column(values: Any, kind: type | None, name: str, begin: str, end: str) -> Column:
     """Of an array of Arrow's, without what imports pandas or its own arithmetic: half a second.
 
+    Args:
+        kind: of its values; ``None``: of any.
+        name: of the field.
+        begin, end: make JSON of a cell that is a text.
+
     Raises:
-        ValueError: a value of another type.
+        ValueError: a value of another type, or of another field.
+        TypeError: likewise.
     """
-    if kind is float:
-        numbers = np.frombuffer(values.buffers()[1], count=len(values))
-        if np.isnan(numbers).any():
-            raise ValueError("JSON has no NaN")
-        if not values.null_count:
-            return Floats(numbers)
-        is_known = np.unpackbits(np.frombuffer(values.buffers()[0], np.uint8), count=len(values), bitorder="little")
-        return Floats(np.where(is_known, numbers, math.nan))
-    distinct = [from_json(text) for text in values.dictionary.to_pylist()]
-    known = [value for value in distinct if value is not None]
-    if {*map(type, known)} - {kind} or (kind is int and max(map(abs, known), default=0) >= 2**63):
-        raise ValueError("a value of another type")
-    return Column(np.from_dlpack(values.indices).astype(int), distinct)
+    if hasattr(values, "dictionary"):
+        documents = [from_json(f"{begin}{cell}{end}") for cell in values.dictionary.to_pylist()]
+        if any(list(document) != [name] for document in documents):
+            raise ValueError("another field")
+        distinct = [document[name] for document in documents]
+        known = [value for value in distinct if value is not None]
+        if (kind and {*map(type, known)} - {kind}) or (kind is int and max(map(abs, known), default=0) >= 2**63):
+            raise ValueError("a value of another type")
+        column = Column(np.from_dlpack(values.indices).astype(int), distinct)
+        return Floats(np.array(column.values, float)) if kind is float else column
+    numbers = np.frombuffer(values.buffers()[1], count=len(values))
+    if np.isnan(numbers).any():
+        raise ValueError("JSON has no NaN")
+    if not values.null_count:
+        return Floats(numbers)
+    is_known = np.unpackbits(np.frombuffer(values.buffers()[0], np.uint8), count=len(values), bitorder="little")
+    return Floats(np.where(is_known, numbers, math.nan))
 
 
 def _is_valid(kind: type[Observation], types: Mapping[str, type | None], columns: Columns) -> bool:

@@ -8,6 +8,7 @@ has the statistics.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pinscope.analysis.statistics import Summary
 from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS, on_lab
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, Finding, Run
+from pinscope.text import quoted
 from pinscope.units import format_change
 
 CellVerdict = Literal["better", "worse", "same", "unknown"]
@@ -44,6 +46,8 @@ MOST_VALUES = 40
 """Labels with more different ones name no group."""
 FEW = 3
 """Fewer cells are no group: they are named themselves."""
+MOST_NAME = 24
+"""Characters of a run's name in a sentence."""
 MOSTLY = 0.5
 """A group is named by conditions where at least this share of it and of what differs are the same cells."""
 
@@ -111,6 +115,11 @@ class ComparedCell:
     low: float | None
     high: float | None
     verdict: CellVerdict
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """By which cells are matched."""
+        return self.kind, *self.labels.values()
 
     @property
     def words(self) -> str:
@@ -221,6 +230,12 @@ class Comparison:
     went: Sequence[Finding]
 
     @cached_property
+    def called(self) -> tuple[str, str]:
+        """The sides as a sentence calls them: by the name of their runs, their GPU or their host, where it tells them
+        apart; else by their letter."""
+        return _called(self.a, self.b), _called(self.b, self.a)
+
+    @cached_property
     def firsts(self) -> list[ComparedCell]:
         """The figures that stand for their cells."""
         return [cell for cell in self.cells if cell.is_first]
@@ -228,8 +243,8 @@ class Comparison:
     @cached_property
     def shown(self) -> list[ComparedCell]:
         """What differs; of a cell whose first figure differs, that alone."""
-        told = {_key(cell): cell.verdict for cell in self.firsts}
-        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(_key(cell)) != cell.verdict)]
+        told = {cell.key: cell.verdict for cell in self.firsts}
+        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(cell.key) != cell.verdict)]
 
     @cached_property
     def counts(self) -> Counter[CellVerdict]:
@@ -302,7 +317,7 @@ def compare(
 
 def verdict(comparison: Comparison) -> str:
     """One sentence: what is worse and better, or how small a difference would have been seen."""
-    lab, name = comparison.b.runs[0].run.lab, comparison.b.name
+    lab, name = comparison.b.runs[0].run.lab, comparison.called[1]
     if groups := comparison.groups:
         first, *others = groups
         sayings = [
@@ -323,6 +338,23 @@ def verdict(comparison: Comparison) -> str:
         if comparison.shown:
             sentence = f"{same} but for {len(comparison.shown)} further figures."
     return on_lab("host" if lab == "host" else "cuda", sentence)
+
+
+def _called(own: Side, other: Side) -> str:
+    for words in (_name, _gpu, lambda run: run.environment.host):
+        ours, theirs = ({words(measured.run) for measured in side.runs} for side in (own, other))
+        if len(ours) == 1 and not ours & theirs and (called := ours.pop()):
+            return called
+    return own.name
+
+
+def _name(run: Run) -> str | None:
+    return quoted(run.name) if run.name and len(run.name) <= MOST_NAME else None
+
+
+def _gpu(run: Run) -> str | None:
+    """``H100`` of an ``NVIDIA H100 80GB HBM3``."""
+    return re.sub(r"^NVIDIA | \d+GB\b.*", "", run.gpu.name) if run.gpu else None
 
 
 def _fits(sentence: str) -> bool:
@@ -460,10 +492,6 @@ def _verdict(value: Value, a: Pooled, b: Pooled, seen: Difference | None) -> Cel
     if not (seen.differs if seen else from_nothing):
         return "unknown"
     return "better" if (b.value > a.value) == (value.better == "more") else "worse"
-
-
-def _key(cell: ComparedCell) -> tuple[Any, ...]:
-    return cell.kind, *cell.labels.values()
 
 
 # Naming what differs

@@ -30,7 +30,7 @@ from pinscope.cli.outcome import store_to_read
 from pinscope.cli.run import Device, Lab, Quick, Settings, experiment_names, measure, parse_settings
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
-from pinscope.experiments.registry import measured_run, verdict_of
+from pinscope.experiments.registry import measured_run
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun
 from pinscope.report.baseline import (
@@ -225,15 +225,20 @@ def _print(checked: Sequence[Checked]) -> None:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
         for regression in result.regressions:
             print_line(regression_line(experiment, regression))
-        cells = format_count(len(result.cells), "cell")
-        once = f", {result.once} fell out once and not again" if result.once else ""
-        if result.regressions:
-            print_prose(f"{experiment}: {format_count(len(result.regressions), 'regression')} in {cells}{once}.")
-        else:
-            telling, limit = result.telling, change_words(result.tolerance)
-            few = f"; {limit} more would show in {telling or 'none'} of them: take more runs (--count)"
-            result_words = f"no regression in {cells}{once}{few if telling < len(result.cells) else ''}."
-            print_prose(f"{experiment}: {result_words} {verdict_of(result.comparison)}")
+        print_prose(f"{experiment}: {_result_words(result)}.")
+
+
+def _result_words(result: Checked) -> str:
+    """How many regressions; where none, in how many cells one would have shown."""
+    cells, telling = format_count(len(result.cells), "cell"), result.telling
+    worse = f"a figure worse by {change_words(result.tolerance)}"
+    once = f"; {result.once} fell out once and not again" if result.once else ""
+    if result.regressions:
+        return f"{format_count(len(result.regressions), 'regression')} in {cells}{once}"
+    if not telling:
+        return f"no regression in {cells}, but {worse} would not show: take more runs (--count){once}"
+    shows = f"; {worse} would show in {telling} of them" if telling < len(result.cells) else ""
+    return f"no regression in {cells}{shows}{once}"
 
 
 def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:
@@ -244,7 +249,7 @@ def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed
 
 
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
-    return [measured for name in runs or () for measured in measured_runs(store, name)]
+    return [measured for name in runs or () for measured in measured_runs(lambda: store, name)]
 
 
 def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> list[Measured]:
@@ -266,7 +271,8 @@ def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
         Cancelled: somebody stopped it.
     """
     with Stop() as stop:
-        for _ in range(count):
+        for number in range(count):
+            complain(f"run {number + 1} of {count}")
             run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
             if code == Cancelled.exit_code or stop.asked:
                 raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
@@ -277,7 +283,8 @@ def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
 
 def _trace(store: Store, command: str, count: int) -> Iterator[Measured]:
     """So many traces of a program; errors as of :func:`_run`."""
-    for _ in range(count):
+    for number in range(count):
+        complain(f"trace {number + 1} of {count}")
         traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
         if traced.exit_code or traced.run.error:
             raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +41,8 @@ def compare(
     Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
     `pinscope compare A1,A2,A3 B1,B2,B3`.
     """
-    with store_to_read() as store:
-        compared = report.compare_named(store, sides)
+    with ExitStack() as stack:
+        compared = report.compare_named(cache(lambda: stack.enter_context(store_to_read())), sides)
     if output is not None:
         report.write_comparison(output, compared)
         print_line(f"Wrote {output} ({format_bytes(output.stat().st_size)}).")

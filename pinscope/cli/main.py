@@ -259,7 +259,7 @@ def _failed(message: str, code: int) -> int:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_AN_ID = f"beginning of an id, or a name, is enough; or {WORDS}."
+_AN_ID = f"beginning of an id, or a name, such as that of the recording bandwidth-h200, is enough; or {WORDS}."
 RunId = Annotated[str, typer.Argument(metavar="ID", help=f"A run; the {_AN_ID}", show_default=False)]
 MaybeRunId = Annotated[str | None, typer.Argument(metavar="[ID]", help=f"A run; the {_AN_ID}", show_default=False)]
 RunIds = Annotated[list[str], typer.Argument(metavar="ID", help=f"Runs; the {_AN_ID}")]

@@ -13,14 +13,13 @@ from pinscope.cli import terminal
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
-from pinscope.runner.jobs import reconcile
-from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.units import format_about
 
 if TYPE_CHECKING:
     from pinscope.report.facts import Document
     from pinscope.runner.jobs import Job
+    from pinscope.store.store import Store
 
 LINE_SECONDS = 10.0
 """Where there is no terminal, a line at most this often."""
@@ -29,8 +28,7 @@ LINE_SECONDS = 10.0
 @contextmanager
 def store_to_read() -> Iterator[Store]:
     """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
-    with Store() as store:
-        reconcile(store)
+    with _reconciled() as store:
         if store.refusal:
             terminal.complain(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store
@@ -43,10 +41,19 @@ def store_to_write() -> Iterator[Store]:
     Raises:
         StoreFailed: nothing can be stored in it.
     """
-    with Store() as store:
-        reconcile(store)
+    with _reconciled() as store:
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+        yield store
+
+
+@contextmanager
+def _reconciled() -> Iterator[Store]:
+    from pinscope.runner.jobs import reconcile  # SQLAlchemy takes a third of a second
+    from pinscope.store.store import Store
+
+    with Store() as store:
+        reconcile(store)
         yield store
 
 
@@ -58,7 +65,7 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> N
     """
     about = format_about(run.budget.seconds)
     if run.lab == "host":  # only GPU runs were recorded to compare with
-        about += ", longer on a slow processor"
+        about += ", longer on a slow processor" + ("" if run.quick else ", --quick takes less")
     stops = "Ctrl-C stops and keeps what was measured"
     terminal.complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
@@ -125,7 +132,8 @@ def print_outcome(document: Document) -> None:
     _print_headline(document.reading.headline)
     print_findings(facts.by_severity(document.reading.findings))
     if run.observations:
-        terminal.print_line(f"Run {run.id}. Next: pinscope report {run.id} -o report.html")
+        report = f"pinscope report {run.id} -o report.html"
+        terminal.print_line(f"All of it: pinscope runs show {run.id}; a report: {report}")
     else:
         terminal.print_line(f"Run {run.id} measured nothing.")
 

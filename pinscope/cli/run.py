@@ -22,11 +22,12 @@ from pinscope.records.run import ExperimentRun, LabKind, Run
 from pinscope.report.facts import Document, open_document, parameter_defaults, quantity_text
 from pinscope.report.write import run_document
 from pinscope.runner import jobs
-from pinscope.runner.timeline import Recorded, TimelineRecorder, check_output, prepare_timeline
-from pinscope.store.recordings import newest_recordings
+from pinscope.runner.timeline import Recorded, TimelineRecorder, prepare_timeline
+from pinscope.store.bundle import check_output
+from pinscope.store.documents import StoredRow, checked_labels
+from pinscope.store.recordings import recorded_answer
 from pinscope.store.safe_writer import saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line, quoted
 from pinscope.units import format_seconds
 
@@ -75,8 +76,6 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
         with formatter.indentation():
             formatter.write_text(text)
     with formatter.section("Parameters, each set by --set NAME=VALUE"):
-        formatter.write_text("The defaults shown are those on a GPU.")
-        formatter.write_paragraph()
         formatter.write_dl(list(_parameter_help(experiment)))
     formatter.write_paragraph()
     formatter.write_text("Options of every run: pinscope run --help")
@@ -85,9 +84,9 @@ def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
 
 def _parameter_help(experiment: AnyExperiment) -> Iterator[tuple[str, str]]:
     """Name of each parameter, and what it means, how it is written and what it is by default."""
-    for parameter, full, quick in parameter_defaults(experiment.Params):
-        default = f"[default: {full}]" if quick == full else f"[default: {full}; --quick: {quick}]"
-        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, default)))
+    for parameter, defaults in parameter_defaults(experiment):
+        values = "; ".join(f"{when}: {text}" for when, text in defaults.items())
+        yield parameter.name, " ".join(filter(None, (parameter.description, parameter.takes, f"[{values}]")))
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -145,7 +144,7 @@ def run(
         find(experiment)
     environment = capture_environment()
     if lab is None and not jobs.usable_gpu(environment):
-        complain(f"no usable GPU here (pinscope doctor says why){_recorded(experiment)}")
+        complain(f"no usable GPU here (pinscope doctor says why){recorded_answer(experiment)}")
     selection = jobs.select_experiments(wanted, environment)
     for line in selection.left_out:
         complain(f"left out: {line}")
@@ -172,12 +171,6 @@ def run(
     elif experiment == jobs.ALL:
         print_table(("experiment", "verdict", "first figure"), summary, title="All experiments")
     return code
-
-
-def _recorded(experiment: str) -> str:
-    """Where a run on a GPU answers the same question: a recording that ships with PinScope."""
-    run = newest_recordings().get(experiment)
-    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
 
 
 def _summary(document: Document) -> tuple[str, str, str]:
@@ -256,7 +249,7 @@ def record(
         pids=tuple(sorted(checked_pids(pid))),
     )
     if output is not None:
-        check_output(output, "timeline")
+        check_output(output)
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
     with Stop() as stop, store_to_write() as store, open_source(probe=probe, interval_seconds=interval) as source:
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")

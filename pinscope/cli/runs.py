@@ -34,11 +34,11 @@ from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
-from pinscope.store.bundle import open_bundle, write_bundle
+from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
+from pinscope.store.documents import DamagedRun, checked_labels
 from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun, checked_labels
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
 from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
@@ -376,6 +376,7 @@ def export_runs(
     as_json: AsJson = False,
 ) -> None:
     """Write runs with all their observations into a bundle, which `pinscope import` reads on another machine."""
+    check_output(output)
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)

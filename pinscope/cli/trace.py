@@ -28,9 +28,9 @@ from pinscope.runner.attach import Targets, targets_of, trace_attached
 from pinscope.runner.program import Program, find_program
 from pinscope.runner.tracing import Traced, trace_program, write_traces
 from pinscope.runner.what_if import Compared, Request, WhatIfRuns, parse_request
+from pinscope.store.documents import checked_labels
 from pinscope.store.new_file import check_new
 from pinscope.store.store import Store
-from pinscope.store.tables import checked_labels
 from pinscope.tracing.limits import Threshold, exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
 from pinscope.tracing.spool import Scope
@@ -147,9 +147,9 @@ def trace(
     thresholds = [parse_threshold(text) for text in fail_on or ()]
     labels = checked_labels(name=name, tags=tag or ())
     if output is not None:
-        from pinscope.runner.timeline import check_output
+        from pinscope.store.bundle import check_output
 
-        check_output(output, "trace")
+        check_output(output)
     if as_json is not None:
         check_new(as_json)
     if attach:

@@ -240,9 +240,9 @@ def _give_up(path: Path, *signalled: object) -> NoReturn:
 def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
     output = None if what["output"] is None else Path(what["output"])
     if output is not None:
-        from pinscope.runner.timeline import check_output
+        from pinscope.store.bundle import check_output
 
-        check_output(output, "trace")
+        check_output(output)
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
     with store_to_write() as store:

@@ -12,7 +12,7 @@ from pinscope.cli.terminal import complain, print_json, print_line, print_prose,
 from pinscope.records.run import LAB_TITLES
 from pinscope.report.trend import trend_document, trend_of
 from pinscope.store.store import Store
-from pinscope.units import format_heights, format_value
+from pinscope.units import format_count, format_heights, format_value
 
 UNKNOWN_COLUMNS = 78
 """Runs in the small chart where nobody says how wide it may be; the newest ones."""
@@ -59,7 +59,7 @@ def trend(
     if places:
         print_line("".join("▲" if place in places else " " for place in range(len(values)))[-columns:].rstrip())
     ends = " to ".join(format_value(value, course.figure.unit) for value in (low, high))
-    print_line(f"{len(values)} run{'' if len(values) == 1 else 's'}, {ends}")
+    print_line(f"{format_count(len(values), 'run')}, {ends}")
     if course.steps:
         for step in course.steps:
             print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")

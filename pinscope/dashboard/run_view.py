@@ -39,8 +39,8 @@ from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import SUFFIX, AnonymousStore
 from pinscope.store.bundle import render_bundle
 from pinscope.store.choice import as_sides
+from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
-from pinscope.store.tables import checked_labels
 from pinscope.text import visible
 from pinscope.units import format_seconds
 

@@ -19,8 +19,8 @@ from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, STATUSES, Run
 from pinscope.store.bundle import BundleReader
 from pinscope.store.choice import ORDERS, Wanted, fits
+from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun
 from pinscope.text import sentence, visible
 
 RUNS_A_PAGE = 12

@@ -34,11 +34,11 @@ def show() -> None:
 
 
 def _how_to() -> None:
-    st.markdown("On the GPU host, in the program's own environment:")
+    st.markdown("On the GPU host:")
     st.code("pinscope trace train.py small.yaml", language=None)
     st.markdown(
         "The program runs as `python` would run it. The answer stands in the terminal at its end, and on this page. "
-        "Where something must be installed first, the command says what."
+        "Of another environment, name its Python: `pinscope trace /envs/train/bin/python train.py`."
     )
     st.markdown("Traced on another machine? Write a bundle there, and import it on the page Runs:")
     st.code("pinscope trace -o train.pinscope train.py small.yaml", language=None)

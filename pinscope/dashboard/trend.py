@@ -14,6 +14,7 @@ from pinscope.dashboard.widgets import chart_view, experiment_title, heading, pr
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
 from pinscope.report.trend import series
 from pinscope.text import visible
+from pinscope.units import format_count
 
 SHOWN_PARAMETERS = 3
 """By which series of one machine are told apart in the list, of those that differ."""
@@ -78,7 +79,7 @@ def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:
     titles = {}
     for some, params in zip(alike, given, strict=True):
         run = some[-1]
-        words = [run.environment.host, LAB_TITLES[run.lab], f"{len(some)} run{'' if len(some) == 1 else 's'}"]
+        words = [run.environment.host, LAB_TITLES[run.lab], format_count(len(some), "run")]
         words += [f"last {utc(run.created_at)}", *(f"{name} {params[name]}" for name in varied if name in params)]
         titles[some[0].id] = visible(" · ".join(words))
     return titles

@@ -26,8 +26,8 @@ from pinscope.records.labels import TAG_CHARACTERS
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Progress, Run
 from pinscope.runner import jobs
 from pinscope.store.bundle import BundleReader, this_version
+from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
-from pinscope.store.tables import checked_labels
 from pinscope.text import error_line, quoted
 
 TAG = "fleet="

@@ -21,13 +21,13 @@ from pydantic import AwareDatetime, BaseModel
 import pinscope
 from pinscope.analysis.read_rows import Kind
 from pinscope.analysis.texts import Texts
+from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find_reader, method, readers, split_page
 from pinscope.monitoring.server import GPU, GPU_LABELS, HOLDER, HOLDER_GPU, HOLDER_LABELS, HOST, LINK, OTHERS
 from pinscope.planning.plan import Demand, HostBudget, Safety, Sharing
 from pinscope.planning.prices import ContextPrice, Origin, Pace
 from pinscope.records.base import Capability
 from pinscope.records.figure import figures
-from pinscope.records.parameters import Inputs
 from pinscope.records.run import ExperimentRun, Finding, Observation, Run, Table, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.records.timeline import Event
@@ -322,21 +322,23 @@ def _parts(kind: Kind, body: str, has_picture: bool) -> Iterator[str]:
         yield f"![{kind.title}: a recorded run](../pictures/{kind.name}.png)"
     yield split_page(body)[1].strip()
     yield f"## Method\n\n{method(kind)}"
-    labs = next((entry.experiment.labs for entry in EXPERIMENTS if entry.name == kind.name), {})
-    yield "\n".join(f"It does not run on the host model: {reason}." for reason in [labs.get("host")] if reason)
-    if labs:
-        text = f"Set one with `pinscope run {kind.name} --set NAME=VALUE`. The defaults are those of a run on a GPU."
-        yield f"## Parameters\n\n{text}"
-        yield _parameters(kind.Params)
+    for experiment in (entry.experiment for entry in EXPERIMENTS if entry.name == kind.name):
+        if reason := experiment.labs.get("host"):
+            yield f"It does not run on the host model: {reason}."
+        yield f"## Parameters\n\nSet one with `pinscope run {kind.name} --set NAME=VALUE`."
+        yield _parameters(experiment)
     anchor = f"observations-of-{kind.name}"
     yield f"## Raw data\n\nThe keys of an observation are in the [JSON reference](../reference/json.md#{anchor})."
 
 
-def _parameters(params: type[Inputs]) -> str:
-    lines = ["| parameter | meaning | default | with `--quick` |", "| --- | --- | --- | --- |"]
-    for parameter, full, quick in parameter_defaults(params):
-        meaning = f"{parameter.description} {parameter.takes}"
-        lines.append(_row((f"`{parameter.name}`", meaning, full, quick if quick != full else "")))
+def _parameters(experiment: AnyExperiment) -> str:
+    lines = [
+        "| parameter | meaning | default | with `--quick` | on the host model |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for parameter, defaults in parameter_defaults(experiment):
+        texts = (defaults.get(when, "") for when in ("default", "--quick", "host model"))
+        lines.append(_row((f"`{parameter.name}`", f"{parameter.description} {parameter.takes}", *texts)))
     return "\n".join(lines)
 
 

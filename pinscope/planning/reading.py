@@ -22,6 +22,7 @@ from pinscope.planning.plan import (
     LEVEL_WORDS,
     ONE_REGISTRATION_BYTES,
     ROUNDING,
+    THIS_HOST,
     Demand,
     Plan,
     PlanParams,
@@ -97,6 +98,8 @@ def _verdict(plan: Plan) -> str:
         pinning = f", pinning takes {takes}" if takes and safety.level == "safe" else ""
         return f"{words}: {safety.reason}{pinning}."
     tables = format_bytes(plan.sharings[0].tables_per_gpu_bytes)
+    if plan.budget.host != THIS_HOST:
+        return f"{words}: {why_elsewhere(plan)}; give --host-memory."
     needs = f"{format_bytes(demand.total_bytes)} takes {f'{takes} and ' if takes else ''}{tables} per GPU"
     return f"{words}: {needs}; give --host-memory or --like."
 
@@ -240,7 +243,8 @@ def _paces(plan: Plan) -> Table:
             )
             for pace in plan.paces
         ],
-        note=_pace_words(demand, plan.paces[0]),
+        note=("In chunks, each copy must stay inside one. " if "in chunks" in recommended.values() else "")
+        + _pace_words(demand, plan.paces[0]),
     )
 
 
@@ -387,14 +391,16 @@ def _pace(plan: Plan) -> Iterator[Finding]:
         return
     ranks = f" in each of {plan.demand.copies} processes" if plan.demand.copies > 1 else ""
     # Of what a library rounds up, the recommended way pins no more than was asked for.
-    slow, quick = usual.seconds_for(pinned), best.seconds_for(plan.demand.copies * plan.demand.asked)
+    asked = plan.demand.copies * plan.demand.asked
+    slow, quick = usual.seconds_for(pinned), best.seconds_for(asked)
+    unrounded = f" for {format_bytes(asked)}" if asked != pinned else ""
     yield finding(
         costing(slow / quick),
         "plan-pin-faster",
         quantity("Rate of one cudaHostAlloc", usual.bytes_per_second, "bytes/second"),
         quantity(f"Rate: {recipe.title}", best.bytes_per_second, "bytes/second"),
         title=f"One cudaHostAlloc{ranks} takes {format_duration(slow)} to pin {format_bytes(pinned)}, "
-        f"{slow / quick:.1f} times as long as the recommended way ({format_duration(quick)})",
+        f"{slow / quick:.1f} times as long as the recommended way ({format_duration(quick)}{unrounded})",
         detail=f"Recommended: {recipe.title}, at the pace {origin_words(best.origin)}.",
         advice=f"Call {_call(plan)}.{_other_call(plan, recipe)}",
     )

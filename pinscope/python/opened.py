@@ -18,8 +18,8 @@ from pinscope.report.facts import Document, by_severity, called, open_document, 
 from pinscope.report.write import write_report
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
+from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, checked_labels
 from pinscope.text import one_line
 from pinscope.tracing.limits import exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
@@ -218,7 +218,7 @@ class Run(Answer):
     def _repr_html_(self) -> str:
         from pinscope.report.html import render_html  # noqa: PLC0415 - Plotly takes its time to import
 
-        page = render_html([self.document], with_rows=False).decode()
+        page = b"".join(render_html([self.document], with_rows=False)).decode()
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:

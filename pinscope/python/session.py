@@ -22,8 +22,8 @@ from pinscope.records.run import ExperimentRun, LabKind, Origin, Reading, Status
 from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.choice import ORDERS, Wanted, fits
+from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
-from pinscope.store.tables import checked_labels
 
 LOOK_SECONDS = 0.2
 ProgressTaker = Callable[[float, str], object]

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 from pydantic import ValidationError
 
 from pinscope.analysis.baseline import Baseline
-from pinscope.analysis.check import Checked, Regression
-from pinscope.analysis.comparison import change_words
+from pinscope.analysis.check import Checked, Regression, regression_words
+from pinscope.analysis.comparison import ComparedCell, change_words
 from pinscope.errors import BadInput
 from pinscope.report.comparison import comparison_object
 from pinscope.store.new_file import write_new
@@ -56,7 +56,7 @@ def read_baseline(path: Path) -> Baseline:
 
 def regression_line(experiment: str, regression: Regression) -> str:
     """One line of what is worse."""
-    return f"{experiment}: {regression.where}: {regression.what}"
+    return f"{experiment}: {regression.words or 'all'}: {regression_words(regression)}"
 
 
 def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
                 "regressions": [
                     {
                         "line": regression_line(result.comparison.experiment, regression),
-                        "labels": dict(regression.cell.labels) if regression.cell else {},
-                        "figure": regression.cell.figure if regression.cell else None,
-                        "ratio": regression.cell.ratio if regression.cell else None,
+                        "labels": dict(regression.labels),
+                        "figure": regression.figure,
+                        "ratio": getattr(regression, "ratio", None),
                     }
                     for regression in result.regressions
                 ],
@@ -93,9 +93,9 @@ def junit(checked: Sequence[Checked]) -> bytes:
     for result in checked:
         name = result.comparison.experiment
         suite = ET.SubElement(root, "testsuite", name=name)
-        failing = {(item.cell.kind, *item.cell.labels.values()) for item in result.regressions if item.cell}
+        failing = {item.key for item in result.regressions if isinstance(item, ComparedCell)}
         for cell in result.cells:
-            if (cell.kind, *cell.labels.values()) not in failing:
+            if cell.key not in failing:
                 case = ET.SubElement(suite, "testcase", classname=name, name=cell.words or "all")
                 if cell.verdict == "unknown":
                     ET.SubElement(case, "skipped", message="measured once: not told from chance")
@@ -103,11 +103,11 @@ def junit(checked: Sequence[Checked]) -> bytes:
                     limit = change_words(result.tolerance)
                     ET.SubElement(case, "skipped", message=f"{limit} more would not show: too few runs")
         for regression in result.regressions:
-            title = regression.cell.value.title if regression.cell and not regression.cell.is_first else ""
-            case = ET.SubElement(
-                suite, "testcase", classname=name, name=", ".join(filter(None, (regression.where, title)))
-            )
-            ET.SubElement(case, "failure", message=regression.what)
+            where = regression.words or "all"
+            if isinstance(regression, ComparedCell) and not regression.is_first:
+                where += f", {regression.value.title}"
+            case = ET.SubElement(suite, "testcase", classname=name, name=where)
+            ET.SubElement(case, "failure", message=regression_words(regression))
         for tag in ("testcase", "failure", "skipped"):
             suite.set({"testcase": "tests", "failure": "failures"}.get(tag, tag), str(len(list(suite.iter(tag)))))
     ET.indent(root)

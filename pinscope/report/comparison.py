@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, compare
 from pinscope.errors import BadInput
@@ -19,8 +19,10 @@ from pinscope.records.run import LAB_TITLES, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
-from pinscope.store.store import Store
 from pinscope.units import format_change, format_precision, format_share, format_value
+
+if TYPE_CHECKING:  # bundles are compared without a database, which takes a third of a second to import
+    from pinscope.store.store import Store
 
 MOST_IDS = 3
 """Of a side that are named."""
@@ -47,11 +49,11 @@ class Compared:
     left_out: Sequence[str]
 
 
-def compare_named(store: Store, names: Sequence[str]) -> Compared:
+def compare_named(store: Callable[[], Store], names: Sequence[str]) -> Compared:
     """The first of these against each other one, experiment by experiment.
 
     Args:
-        store: knows runs by their ids.
+        store: gives what knows runs by their ids; it is asked where such are named.
         names: of each side: the id of a run, a bundle, a folder of bundles, or several of them by comma.
 
     Raises:
@@ -93,7 +95,7 @@ def _by_kind(name: str, runs: Iterable[Measured]) -> dict[tuple[str, str], Side]
     return {kind: Side(name, of_kind) for kind, of_kind in kinds.items()}
 
 
-def measured_runs(store: Store, name: str) -> Iterator[Measured]:
+def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
     """The runs of a side, one after the other: their rows are let go when their cells are known."""
     parts = [name] if Path(name).exists() else name.split(",")
     for part in filter(None, parts):
@@ -105,8 +107,8 @@ def measured_runs(store: Store, name: str) -> Iterator[Measured]:
         elif path.suffix == SUFFIX or path.is_file():
             files = [path]
         else:
-            run = store.run(part)
-            yield measured_run(run, store.observations(run.id))
+            run = store().run(part)
+            yield measured_run(run, store().observations(run.id))
             continue
         for file in files:
             with open_bundle(file, whole=False) as bundle:
@@ -200,7 +202,7 @@ def mean_words(comparison: Comparison) -> str:
     if gain is None or not _is_experiment(comparison):
         return ""
     word = "better" if gain >= 1 else "worse"
-    words = f"{comparison.b.name} is {format_share(abs(gain - 1))} {word}"
+    words = f"{comparison.called[1]} is {format_share(abs(gain - 1))} {word}"
     return f"Geometric mean of {len(comparison.firsts):,} cells: {words}."
 
 

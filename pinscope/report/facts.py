@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinscope.analysis.models import KINDS
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
-from pinscope.experiments.contract import Params
+from pinscope.experiments.contract import AnyExperiment, Params
 from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find, find_reader, method, read_run
 from pinscope.records.base import Budget
 from pinscope.records.environment import (
@@ -206,12 +206,15 @@ def form_parameters(params: type[Inputs]) -> list[Parameter]:
     return sorted(every, key=lambda parameter: parameter.name in Params.model_fields)
 
 
-def parameter_defaults(params: type[Inputs]) -> Iterator[tuple[Parameter, str, str]]:
-    """Each parameter in the order of the form, with its default on a GPU and that with ``--quick``, for people."""
-    full, quick = params.preset("cuda", False), params.preset("cuda", True)
-    for parameter in form_parameters(params):
-        name = parameter.name
-        yield parameter, parameter.default(getattr(full, name)), parameter.default(getattr(quick, name))
+def parameter_defaults(experiment: AnyExperiment) -> Iterator[tuple[Parameter, dict[str, str]]]:
+    """Each parameter in the order of the form, and its ``default`` on a GPU, for people; where that differs, the one
+    with ``--quick`` and the one on the ``host model``."""
+    preset, has_model = experiment.Params.preset, experiment.labs.get("host") is None
+    presets = {"default": preset("cuda", False), "--quick": preset("cuda", True)}
+    presets |= {"host model": preset("host", False)} if has_model else {}
+    for parameter in form_parameters(experiment.Params):
+        texts = {when: parameter.default(getattr(params, parameter.name)) for when, params in presets.items()}
+        yield parameter, {when: text for when, text in texts.items() if when == "default" or text != texts["default"]}
 
 
 def run_command(run: ExperimentRun, names: Iterable[str]) -> str:

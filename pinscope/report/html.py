@@ -40,8 +40,12 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def render_html(documents: Sequence[Document], with_rows: bool = True) -> bytes:
-    """The page, UTF-8; several runs stand one after the other. ``with_rows``: with all observations to take out."""
+def render_html(documents: Sequence[Document], with_rows: bool = True) -> Iterator[bytes]:
+    """The page, UTF-8, a piece at a time; several runs stand one after the other.
+
+    Args:
+        with_rows: with all observations to take out.
+    """
     return _page(
         "report.html.jinja",
         with_rows=with_rows,
@@ -53,7 +57,7 @@ def render_html(documents: Sequence[Document], with_rows: bool = True) -> bytes:
 
 def comparison_html(compared: Compared) -> bytes:
     """The page of comparisons, one after the other."""
-    return _page(
+    page = _page(
         "comparison.html.jinja",
         compared=compared,
         report=comparison,
@@ -61,11 +65,12 @@ def comparison_html(compared: Compared) -> bytes:
         draw=draw,
         raw_data=_packed([comparison.render_json(compared)]),
     )
+    return b"".join(page)
 
 
 def fleet_html(found: Fleet, label: str | None = None) -> bytes:
     """The page of a fleet; ``label``: by which it is mapped."""
-    return _page(
+    page = _page(
         "fleet.html.jinja",
         fleet=found,
         verdict=fleet.verdict(found),
@@ -73,10 +78,11 @@ def fleet_html(found: Fleet, label: str | None = None) -> bytes:
         charts=draw_fleet(found, label),
         raw_data=_packed([fleet.render(found, ".json")]),
     )
+    return b"".join(page)
 
 
-def _page(name: str, **content: Any) -> bytes:
-    page = _template(name).render(
+def _page(name: str, **content: Any) -> Iterator[bytes]:
+    page = _template(name).generate(
         facts=facts,
         policy=CONTENT_SECURITY_POLICY,
         version=pinscope.__version__,
@@ -85,7 +91,7 @@ def _page(name: str, **content: Any) -> bytes:
         figure=_figure,
         **content,
     )
-    return page.encode()
+    return map(str.encode, page)
 
 
 @cache
@@ -123,15 +129,20 @@ def _script_json(value: Mapping[str, Any]) -> Markup:
     return Markup(escaped(cast("str", to_json_plotly(value))).replace("<", "\\u003c"))  # noqa: S704 - escaped right here
 
 
-def _packed(content: Iterable[bytes]) -> str:
-    """Base64 of the gzip of content that comes in pieces; equal contents give equal text."""
-    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # with gzip's header, which names no time
-    return base64.b64encode(b"".join([*map(packer.compress, content), packer.flush()])).decode()
+def _packed(content: Iterable[bytes]) -> Iterator[Markup]:
+    """Base64 of the gzip of content, both in pieces; equal contents give equal text."""
+    packer, packed = zlib.compressobj(wbits=zlib.MAX_WBITS | 16), b""  # with gzip's header, which names no time
+    for piece in content:
+        packed += packer.compress(piece)
+        if whole := len(packed) // 3 * 3:  # three bytes are four letters
+            yield Markup(base64.b64encode(packed[:whole]).decode())  # noqa: S704 - letters and digits
+            packed = packed[whole:]
+    yield Markup(base64.b64encode(packed + packer.flush()).decode())  # noqa: S704
 
 
 @cache
 def _packed_plotly() -> str:
-    return _packed([get_plotlyjs().encode()])
+    return "".join(_packed([get_plotlyjs().encode()]))
 
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
@@ -155,7 +166,7 @@ def comparison_markdown(compared: Compared) -> bytes:
     """A section for each comparison."""
     lines = list[str]()
     for of in compared.comparisons:
-        lines.append(f"# {plain(of.experiment)}: {of.b.name} against {of.a.name}\n")
+        lines.append(f"# {plain(f'{of.experiment}: {of.called[1]} against {of.called[0]}')}\n")
         lines.append(f"**{plain(verdict_of(of))}**\n")
         for part in (*comparison.machines(of), *comparison.cells(of)):
             if isinstance(part, str):

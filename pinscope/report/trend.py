@@ -63,20 +63,17 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     runs = next((some for some in alike if series_key(some[0]) == key), None)
     if runs is None:
         raise BadInput(f"run {like} is no finished run of {experiment}")
-    headlines = [_headline(store, run, figure) for run in runs]
-    chosen = [next((own for own in headline if figure in (None, own.key)), None) for headline in headlines]
-    points = [
-        Point(run, value) for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None
-    ]
-    unknown = next((own for own in reversed(chosen) if own), None)
-    if unknown and not points:
-        raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
-    newest = next((own for own in reversed(chosen) if own and known_value(own) is not None), None)
-    if newest is None:
-        keys = dict.fromkeys(own.key for headline in headlines for own in headline if own.key)
-        raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {', '.join(keys)}")
-    without = [run.id for run, own in zip(runs, chosen, strict=True) if known_value(own) is None]
-    return TrendOfRuns(trend(newest, points), sum(map(len, alike)) - len(runs), without)
+    chosen = [next((own for own in _headline(store, run, figure) if figure in (None, own.key)), None) for run in runs]
+    pairs = list(zip(runs, chosen, strict=True))
+    known = [(run, own, value) for run, own in pairs if own and (value := known_value(own)) is not None]
+    if not known:
+        if unknown := next(filter(None, reversed(chosen)), None):
+            raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
+        keys = ", ".join(figures(store, runs[-1]))
+        raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {keys}")
+    course = trend(known[-1][1], [Point(run, value) for run, _, value in known])
+    without = [run.id for run, own in pairs if known_value(own) is None]
+    return TrendOfRuns(course, sum(map(len, alike)) - len(runs), without)
 
 
 def series(store: Store, experiment: str | None = None, recordings: bool = False) -> dict[str, list[list[Run]]]:

@@ -25,9 +25,9 @@ from pinscope.probes.environment import capture_environment, cupy_problem, machi
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of, start_child
 from pinscope.records.environment import Environment
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
+from pinscope.store.documents import StoredRow
 from pinscope.store.safe_writer import bring_in, find_saved
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from pinscope.text import quoted
 
 GRACE_SECONDS = 5.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pinscope.errors import BadInput, InvalidParameter, PinScopeError
 from pinscope.live.series import Moment, TimelineRows
@@ -25,11 +25,10 @@ from pinscope.records.run import Progress, Run, Status, TimelineRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.runner.jobs import new_id
 from pinscope.runner.worker import Outcome, Reporter
-from pinscope.store.bundle import SUFFIX, write_bundle
-from pinscope.store.new_file import check_new
+from pinscope.store.bundle import write_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.safe_writer import SafeWriter, saved_line
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from pinscope.units import format_bytes, format_seconds
 
 MOST_SECONDS = 30 * 86400.0
@@ -264,19 +263,3 @@ def _check(params: TimelineParams, gpus: int) -> None:
         raise InvalidParameter(
             f"{round(seconds / interval):,} samples are more than one timeline holds; take --interval {least:g} or more"
         )
-
-
-def check_output(path: Path, kind: Literal["timeline", "trace"]) -> None:
-    """Refuse a file that could not be written at the end, before anything begins.
-
-    Args:
-        path: the file.
-        kind: of run that it is to hold.
-
-    Raises:
-        PathExists: something of that name is there.
-        BadInput: it is no name for a bundle, or there is no such folder, or it may not be written to.
-    """
-    if path.suffix.lower() != SUFFIX:
-        raise BadInput(f"{path}: a {kind} is written as a bundle, so its name must end in {SUFFIX}")
-    check_new(path)

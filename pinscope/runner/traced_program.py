@@ -27,6 +27,7 @@ from pinscope.probes.proc import HERE, Proc
 from pinscope.probes.process import ending_with_this
 from pinscope.probes.process_scan import UVM
 from pinscope.records.trace_row import ChildKind, TraceRow
+from pinscope.store.recordings import recorded_answer
 from pinscope.tracing.descendants import NOT_STARTED, variables
 from pinscope.tracing.line_totals import unnumbered
 from pinscope.tracing.places import library_folders
@@ -157,7 +158,7 @@ def ask_cupti(cuda: str | None, library: str | None = None, path: Sequence[str] 
 
 def _explained(problem: str, reason: str, cuda: str | None) -> NotPossible:
     if problem == "no driver":
-        return NoDevice("there is no NVIDIA driver here, and a trace needs a GPU; trace on a GPU host")
+        return NoDevice(f"there is no NVIDIA driver here, and a trace needs a GPU{recorded_answer('trace')}")
     extra: Extra = "trace12" if cuda and cuda.startswith("12.") else "trace13"
     install, other = install_command(extra), "trace13" if extra == "trace12" else "trace12"
     by_version = f"it must fit the driver's CUDA version: {install}, or {other}"

@@ -31,9 +31,9 @@ from pinscope.runner.traced_program import (
 )
 from pinscope.runner.worker import Outcome, Reporter
 from pinscope.store.bundle import write_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from pinscope.tracing.process_merge import MOST_RECORDS, Ended, ProcessFiles, attachments
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.trace.reading import TraceParams

@@ -13,8 +13,8 @@ from pinscope.records.environment import Environment
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Attachment, Run, TimelineRun, TraceRun, parse_run
 from pinscope.store.attachments import attached_by, encode_part, read_part
+from pinscope.store.documents import RUN_ID_LENGTH, StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import RUN_ID_LENGTH, StoredRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -37,8 +37,7 @@ from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
-from pinscope.store.new_file import new_file
-from pinscope.store.tables import (
+from pinscope.store.documents import (
     ANY_ROW,
     RowSource,
     RunWithRows,
@@ -48,6 +47,7 @@ from pinscope.store.tables import (
     first_complaint,
     storable,
 )
+from pinscope.store.new_file import check_new, new_file
 
 PARTS_FOLDER = "/attachments/"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -108,6 +108,18 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, Ru
 """What zipfile raises on damaged archives (RuntimeError, for one, where a flipped bit says encrypted)."""
 _CHUNK_BYTES = 2**16
 _TEXT_BYTES = 2**21
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that could not be written as a bundle at the end, before anything begins.
+
+    Raises:
+        PathExists: something of that name is there.
+        BadInput: it is no name for a bundle, or there is no such folder, or it may not be written to.
+    """
+    if path.suffix.lower() != SUFFIX:
+        raise BadInput(f"{path}: a bundle's name must end in {SUFFIX}; 'pinscope report' writes other formats")
+    check_new(path)
 
 
 def write_bundle(path: Path | str, items: Sequence[RunWithRows], parts: Parts = no_parts) -> None:

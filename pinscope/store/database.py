@@ -29,8 +29,9 @@ from sqlalchemy.schema import CreateTable
 import pinscope
 from pinscope.errors import BadInput, NotPossible, StoreFailed
 from pinscope.probes.environment import install_command
+from pinscope.store.documents import dump_json, load_json
 from pinscope.store.new_file import keep_private, make_private_file
-from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION, dump_json, load_json
+from pinscope.store.tables import ADDED_IN, META, METADATA, SCHEMA_VERSION
 from pinscope.text import quoted
 
 BUSY_SECONDS = 30

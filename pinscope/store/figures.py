@@ -16,7 +16,7 @@ from sqlalchemy.dialects import sqlite
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
 from pinscope.records.run import Run, RunFigures
-from pinscope.store import tables
+from pinscope.store import documents, tables
 from pinscope.store.database import Database
 
 
@@ -24,7 +24,7 @@ def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
     """The row of a run that has figures, and the texts that it names, by their hash; ``None`` of others."""
     if run.figures is None or run.status != "done":
         return None
-    known = (tables.dump_json({**surroundings(run), **run.figures.facts}), run.figures.layout)
+    known = (documents.dump_json({**surroundings(run), **run.figures.facts}), run.figures.layout)
     around, layout = (hashlib.blake2b(text.encode(), digest_size=tables.HASH_LENGTH // 2).hexdigest() for text in known)
     values = np.array([np.nan if value is None else value for value in run.figures.values], FLOAT)
     row = {

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pinscope.errors import InvalidParameter
 from pinscope.records import base
 from pinscope.records.base import MIB
-from pinscope.store.tables import ANY_ROW, RowSource, checked, dump_json
+from pinscope.store.documents import ANY_ROW, RowSource, checked, dump_json
 
 ROWS = 1000
 """Of a block."""

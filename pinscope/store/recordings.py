@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 from pinscope.errors import BadBundle, StoreFailed
 from pinscope.records.run import Attachment, Run, parse_run
 from pinscope.store.bundle import SUFFIX, BundleReader
-from pinscope.store.tables import StoredRow
+from pinscope.store.documents import StoredRow
 
 VERDICTS = "verdicts.json"
 """Id of a recording → what this version reads as its verdict and its first figure. ``scripts/write-verdicts`` makes the
@@ -44,6 +44,16 @@ def recording_name(run: Run) -> str:
     return _recordings()[run.id][1].name.removesuffix(SUFFIX)
 
 
+def recording_called(name: str) -> Run | None:
+    """The recording of that name."""
+    return next((run for run in recorded_runs() if recording_name(run) == name), None)
+
+
+def recording_names() -> list[str]:
+    """Of all recordings, sorted."""
+    return sorted(map(recording_name, recorded_runs()))
+
+
 def newest_recordings() -> dict[str, Run]:
     """Experiment → its newest recording with an experiment's own settings.
 
@@ -53,6 +63,12 @@ def newest_recordings() -> dict[str, Run]:
         run for run in reversed(recorded_runs()) if recording_name(run) == f"{run.experiment}-{run.environment.host}"
     )
     return {run.experiment: run for run in usual}
+
+
+def recorded_answer(experiment: str) -> str:
+    """Where a run on a GPU answers the same question, as the end of a sentence; nothing where none is recorded."""
+    run = newest_recordings().get(experiment)
+    return f"; recorded on a GPU: pinscope runs show {run.id}" if run else ""
 
 
 def recorded_observations(run_id: str) -> list[StoredRow]:

@@ -9,7 +9,7 @@ from typing import Any, overload
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, select
 
 from pinscope.errors import StoreFailed
-from pinscope.store import tables
+from pinscope.store import documents, tables
 from pinscope.store.packed import unpack
 
 Reading = Callable[[], AbstractContextManager[Connection]]
@@ -20,7 +20,7 @@ LINES = 16 * BATCH
 """The same, as text."""
 
 
-class StoredRows(Sequence[tables.StoredRow]):
+class StoredRows(Sequence[documents.StoredRow]):
     """The observations of one run in the order in which they were measured, read from the database when asked for.
 
     Equal to any sequence of equal rows. Reading raises :class:`StoreFailed` where a row cannot be read, or where the
@@ -42,15 +42,15 @@ class StoredRows(Sequence[tables.StoredRow]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[tables.StoredRow]:
+    def __iter__(self) -> Iterator[documents.StoredRow]:
         for first in range(0, self._count, BATCH):
             yield from self._read(first, min(BATCH, self._count - first))
 
     @overload
-    def __getitem__(self, place: int) -> tables.StoredRow: ...
+    def __getitem__(self, place: int) -> documents.StoredRow: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[tables.StoredRow]: ...
-    def __getitem__(self, place: int | slice) -> tables.StoredRow | Sequence[tables.StoredRow]:
+    def __getitem__(self, place: slice) -> Sequence[documents.StoredRow]: ...
+    def __getitem__(self, place: int | slice) -> documents.StoredRow | Sequence[documents.StoredRow]:
         if isinstance(place, int):
             return self._read(range(self._count)[place], 1)[0]
         places = range(self._count)[place]
@@ -110,18 +110,20 @@ class StoredRows(Sequence[tables.StoredRow]):
             alone = [(number, line.encode("utf-8", "surrogatepass")) for number, line in connection.execute(query)]
             return b"\n".join(lines for _, lines in sorted([*alone, *packed]))
 
-    def _read(self, first: int, count: int) -> list[tables.StoredRow]:
+    def _read(self, first: int, count: int) -> list[documents.StoredRow]:
         query = select(tables.OBSERVATIONS.c.sequence, tables.OBSERVATIONS.c.row).where(*self._among(first, count))
         with self._reading() as connection:
             found = connection.execute(query.order_by(tables.OBSERVATIONS.c.sequence))
             rows: list[tuple[int, Any]] = [(number, row) for number, row in found]
             if len(rows) < count:
                 for begin, text in self._packed(connection, first, count):
-                    rows += enumerate(map(tables.load_json, text.split(b"\n")), begin)
+                    rows += enumerate(map(documents.load_json, text.split(b"\n")), begin)
                 rows.sort(key=_number)
         for sequence, row in rows:
             if not isinstance(row, dict):
-                raise self._unreadable(sequence, row.why if isinstance(row, tables.Damage) else "it is not a document")
+                raise self._unreadable(
+                    sequence, row.why if isinstance(row, documents.Damage) else "it is not a document"
+                )
         if len(rows) < count:
             raise StoreFailed(f"observations of run {self._run_id} are missing; it may have been deleted meanwhile")
         return [row for _, row in rows]

@@ -16,9 +16,9 @@ from typing import Any
 
 from pinscope.errors import PinScopeError, StoreFailed
 from pinscope.records.run import Run, parse_run
+from pinscope.store.documents import StoredRow, changed_run, checked, dump_json, storable
 from pinscope.store.new_file import PRIVATE_FILE, SHARED_FOLDERS, check_private, make_private, own_folder
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow, changed_run, checked, dump_json, storable
 
 FLUSH_SECONDS = 0.2
 """How often :meth:`SafeWriter.flush` is to be called, so that no row waits longer though no other follows."""

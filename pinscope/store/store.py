@@ -18,14 +18,21 @@ from pinscope.errors import BadInput, StoreFailed, UnknownName
 from pinscope.records.base import MIB
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Attachment, Run, parse_run
-from pinscope.store import tables
+from pinscope.store import documents, tables
 from pinscope.store.attachments import AttachmentWriter, Parts, attached_by, no_parts, parts_alike, with_part
 from pinscope.store.bundle import as_imported, is_completed_by, knows_all
 from pinscope.store.choice import COLUMNS, Wanted, fits, stands_for
 from pinscope.store.database import Database
 from pinscope.store.figures import FigureTable, row_of
 from pinscope.store.packed import pack
-from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_run, recorded_runs
+from pinscope.store.recordings import (
+    recorded_observations,
+    recorded_parts,
+    recorded_run,
+    recorded_runs,
+    recording_called,
+    recording_names,
+)
 from pinscope.store.rows import BATCH, Reading, StoredRows
 from pinscope.text import quoted
 
@@ -75,26 +82,26 @@ def read_run(connection: Connection, run_id: str, lock: bool = False) -> Run | N
     query: Select[Any] = select(*RUN_COLUMNS).where(tables.RUNS.c.id == run_id)
     row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
     run = None if row is None else _run_or_damage(row)
-    if isinstance(run, tables.DamagedRun):
+    if isinstance(run, documents.DamagedRun):
         raise StoreFailed(str(run))
     return run
 
 
-def _run_or_damage(row: Mapping[Any, Any]) -> Run | tables.DamagedRun:
+def _run_or_damage(row: Mapping[Any, Any]) -> Run | documents.DamagedRun:
     """A stored run, or why it cannot be read."""
     name, document = row["id"], row["document"]
     for part in (document, row["progress"]):
-        if isinstance(part, tables.Damage):
-            return tables.DamagedRun(name, part.why)
+        if isinstance(part, documents.Damage):
+            return documents.DamagedRun(name, part.why)
     try:
         return parse_run({**document, **{key: row[key] for key in ("id", "status", "progress", "observations")}})
     except ValidationError as error:
-        return tables.DamagedRun(name, tables.first_complaint(error))
+        return documents.DamagedRun(name, documents.first_complaint(error))
     except TypeError:
-        return tables.DamagedRun(name, "it is not a document")
+        return documents.DamagedRun(name, "it is not a document")
 
 
-def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[tables.StoredRow]) -> int:
+def insert_rows(connection: Connection, run_id: str, first: int, rows: Iterable[documents.StoredRow]) -> int:
     """Add rows from number ``first`` on, and count them. How many rows the run has then."""
     count, left = first, iter(rows)
     while batch := list(islice(left, BATCH)):
@@ -204,13 +211,13 @@ class Store(Database):
 
     # Writing
 
-    def add(self, run: tables.RunT) -> tables.RunT:
+    def add(self, run: documents.RunT) -> documents.RunT:
         """Store a new run, without observations so far.
 
         Raises:
             BadInput: a run of that id is here already, or it could not be stored everywhere.
         """
-        run = tables.storable(run.model_copy(update={"observations": 0, "recording": False}))
+        run = documents.storable(run.model_copy(update={"observations": 0, "recording": False}))
         with self.writing() as connection:
             if read_run(connection, run.id) is not None:
                 raise BadInput(f"run {run.id} is in the database already")
@@ -232,7 +239,7 @@ class Store(Database):
             run = self._locked(connection, run_id)
             if run.status != "running" and changes.get("status", run.status) != run.status:
                 changes = {field: value for field, value in changes.items() if field not in _ENDING}
-            changed = tables.changed_run(run, changes)
+            changed = documents.changed_run(run, changes)
             columns = as_columns(changed)
             if not set(changes) - OWN_COLUMNS:
                 del columns["document"]  # some kilobytes that did not change
@@ -256,7 +263,7 @@ class Store(Database):
             UnknownName: no such run.
             BadInput: a row that is not an observation, a gap before ``start``, or a recording.
         """
-        accepted = list(tables.checked(rows))
+        accepted = list(documents.checked(rows))
         with self.writing() as connection:
             count = connection.scalar(
                 select(tables.RUNS.c.observations).where(tables.RUNS.c.id == run_id).with_for_update()
@@ -340,13 +347,13 @@ class Store(Database):
             connection.execute(delete(table).where(table.c.run_id.in_(ids)))
         connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id.in_(ids)))
 
-    def restore(self, run: Run, rows: Sequence[tables.StoredRow]) -> None:
+    def restore(self, run: Run, rows: Sequence[documents.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
 
         Raises:
             BadInput: the run could not be stored.
         """
-        run = tables.storable(run)
+        run = documents.storable(run)
         with self.writing() as connection:
             stored = read_run(connection, run.id, lock=True)
             if stored is None:
@@ -355,17 +362,17 @@ class Store(Database):
             self._complete(connection, stored, run, rows, "attachments")
 
     def _complete(
-        self, connection: Connection, stored: Run, run: Run, rows: Iterable[tables.StoredRow], *kept: str
+        self, connection: Connection, stored: Run, run: Run, rows: Iterable[documents.StoredRow], *kept: str
     ) -> None:
         """Add the rows that are not here, and what is known of the run but for fields that stay as they are here."""
-        insert_rows(connection, run.id, stored.observations, islice(tables.checked(rows), stored.observations, None))
+        insert_rows(connection, run.id, stored.observations, islice(documents.checked(rows), stored.observations, None))
         # A run ends once, and one whose writer was killed says nothing of its end.
         ending = _ENDING if stored.status == "cancelled" or run.status == "running" else ()
         run = run.model_copy(update={field: getattr(stored, field) for field in (*kept, *LABELS, *ending)})
         change_run(connection, run.id, **as_columns(run))
         self.figures.keep(connection, run)
 
-    def import_runs(self, items: Iterable[tables.RunWithRows], parts: Parts = no_parts) -> Imported:
+    def import_runs(self, items: Iterable[documents.RunWithRows], parts: Parts = no_parts) -> Imported:
         """Store the runs of a bundle, all of them or none.
 
         A run is skipped if the database knows all that the bundle does. It is completed if its observations here are
@@ -401,7 +408,7 @@ class Store(Database):
     def _stored_of(connection: Connection, ids: Sequence[str]) -> set[str]:
         return set(connection.scalars(select(tables.RUNS.c.id).where(tables.RUNS.c.id.in_(ids))))
 
-    def _import_new(self, new: NewRows, incoming: Run, rows: tables.RowSource, parts: Parts) -> str:
+    def _import_new(self, new: NewRows, incoming: Run, rows: documents.RowSource, parts: Parts) -> str:
         new.add(tables.RUNS, {**as_columns(incoming), "observations": len(rows)})
         for block in pack(rows):
             new.add(tables.BLOCKS, {"run_id": incoming.id, **block}, len(block["content"]))
@@ -415,9 +422,9 @@ class Store(Database):
         return "added"
 
     def _import_known(
-        self, connection: Connection, incoming: Run, rows: tables.RowSource, has_ended: bool, parts: Parts
+        self, connection: Connection, incoming: Run, rows: documents.RowSource, has_ended: bool, parts: Parts
     ) -> str:
-        here: Sequence[tables.StoredRow]
+        here: Sequence[documents.StoredRow]
         stored = read_run(connection, incoming.id, lock=True)
         if stored is not None:
             here = StoredRows(lambda: nullcontext(connection), stored.id, 0, stored.observations)
@@ -438,7 +445,8 @@ class Store(Database):
     # Reading
 
     def run(self, run_id: str) -> Run:
-        """The run of that id, of the only id that begins so, or of that name; recordings included. Words that may stand
+        """The run of that id, of the only id that begins so, or of that name; recordings included, whose names are
+        those of their files. Words that may stand
         there instead: :data:`pinscope.store.choice.WORDS`.
 
         Raises:
@@ -454,7 +462,7 @@ class Store(Database):
         return self._as_presumed(run)
 
     def _by_id(self, run_id: str) -> Run | None:
-        if not tables.is_run_id(run_id):  # some databases fail on characters that no id has
+        if not documents.is_run_id(run_id):  # some databases fail on characters that no id has
             return None
         with self.reading() as connection:
             run = read_run(connection, run_id) or recorded_run(run_id)
@@ -465,9 +473,9 @@ class Store(Database):
     def _by_name(self, name: str) -> Run | None:
         called = [run for run in self.each_run(recordings=False) if run.name == name]
         if len(called) > 1:
-            some = ", ".join(run.id for run in called[:4]) + (" …" if len(called) > 4 else "")
+            some = _first_of([run.id for run in called])
             raise UnknownName(f"{len(called)} runs are called {quoted(name)}: {some}; write an id")
-        return called[0] if called else None
+        return called[0] if called else recording_called(name)
 
     def _only_id(self, connection: Connection, beginning: str) -> str | None:
         """The id that begins so, if there is one; UnknownName if there are several."""
@@ -475,11 +483,10 @@ class Store(Database):
         ids = list(connection.scalars(select(tables.RUNS.c.id).where(begins).order_by(tables.RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
-            some = ", ".join(ids[:4]) + (" …" if len(ids) > 4 else "")
-            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {some}; write more of the id")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {_first_of(ids)}; write more of the id")
         return ids[0] if ids else None
 
-    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | tables.DamagedRun]:
+    def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | documents.DamagedRun]:
         """Runs that match, and those that cannot be read, one after the other: there may be more than fit into memory.
 
         Newest first; the recordings that ship with PinScope come last.
@@ -497,7 +504,7 @@ class Store(Database):
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()
         for run in chain(own, shipped):
-            if isinstance(run, tables.DamagedRun) or fits(run, wanted):
+            if isinstance(run, documents.DamagedRun) or fits(run, wanted):
                 yield run
 
     def _ids(self, query: Select[Any]) -> Iterator[str]:
@@ -518,7 +525,7 @@ class Store(Database):
         """All that :meth:`each_run` gives, as a list."""
         return list(self.each_run(**wanted))
 
-    def _read_runs(self, ids: Sequence[str]) -> list[Run | tables.DamagedRun]:
+    def _read_runs(self, ids: Sequence[str]) -> list[Run | documents.DamagedRun]:
         """Those of the ids that are there still, in their order."""
         with self.reading() as connection:
             rows = connection.execute(select(*RUN_COLUMNS).where(tables.RUNS.c.id.in_(ids))).mappings().all()
@@ -530,7 +537,7 @@ class Store(Database):
         """Runs whose status is ``running``, whether or not their child still lives."""
         return self.runs(status="running", recordings=False)
 
-    def observations(self, run_id: str, start: int = 0) -> Sequence[tables.StoredRow]:
+    def observations(self, run_id: str, start: int = 0) -> Sequence[documents.StoredRow]:
         """The rows of a run in the order in which they were measured, from number ``start`` on.
 
         Those of the database are read when they are asked for, a few at a time; see :class:`StoredRows`.
@@ -571,4 +578,14 @@ class Store(Database):
     def _no_such_run(self, run_id: str) -> BadInput:
         if recorded_run(run_id) is not None:
             return BadInput(f"run {run_id} is a recording that ships with PinScope; it cannot be changed or deleted")
-        return UnknownName(f"no run {quoted(run_id)}; `pinscope runs list` shows what there is")
+        if run_id.endswith(".pinscope"):
+            return UnknownName(f"no run {quoted(run_id)}; `pinscope import FILE` reads the runs of a bundle")
+        names = [name for name in recording_names() if run_id.casefold() in name]
+        known = (
+            f"there are recordings called {_first_of(names)}" if names else "`pinscope runs list` shows what there is"
+        )
+        return UnknownName(f"no run {quoted(run_id)}; {known}")
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")

@@ -18,8 +18,8 @@ from pinscope.store.store import Store
 
 ROWS = 100_000
 MOST_SECONDS = 3.0
-"""It takes 1.6 to 2.6 on two cores whose speed changes by half: half is imports (SQLAlchemy, Pydantic's records and
-NumPy), a quarter Arrow's parser for 87 MB of text, the rest cells and findings."""
+"""It takes 1.6 to 2.2 on two cores whose speed changes by half: half is imports (Pydantic's records, NumPy, and
+SQLAlchemy unless all are bundles), a third Arrow's parser for 87 MB of text, the rest cells and findings."""
 RECORDED = next(run for run in recorded_runs() if run.experiment == "bandwidth")
 pytestmark = pytest.mark.alone
 

@@ -68,7 +68,7 @@ def test_jupyter_shows_the_report_a_chart_findings_a_comparison_and_the_line_of_
     assert "Bandwidth" in unescape(shown(report, "text/html"))
     assert "Bandwidth (GB/s)" in shown(chart, "application/vnd.plotly.v1+json")
     assert [output["name"] for output in findings["outputs"]] in ([], ["stdout"])
-    assert shown(both, "text/markdown").startswith("# bandwidth: B against A")
+    assert shown(both, "text/markdown").startswith("# bandwidth: B against ")
     assert "Pin what first_step.py:3 copies" in shown(traced, "text/markdown").replace("\\", "")
     assert "on_gpu.set(batch)" in unescape(shown(traced, "text/html"))
 

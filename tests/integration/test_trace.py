@@ -19,6 +19,7 @@ from pinscope.runner import traced_program, tracing
 from pinscope.runner.jobs import cancel
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.store.bundle import read_bundle
+from pinscope.store.recordings import recorded_answer
 from pinscope.store.store import Store
 from pinscope.tracing import process_merge
 from tests.data.fake_cupti import FIRST_LINE, variables
@@ -354,7 +355,7 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[
     return code, err
 
 
-NO_DRIVER = "pinscope: there is no NVIDIA driver here, and a trace needs a GPU; trace on a GPU host\n"
+NO_DRIVER = f"pinscope: there is no NVIDIA driver here, and a trace needs a GPU{recorded_answer('trace')}\n"
 
 
 def test_where_nothing_can_be_traced_one_line_says_what_to_do(
@@ -430,7 +431,7 @@ def test_what_makes_no_sense_is_refused_before_the_program_starts(
         ([tmp_path / "folder"], "without __main__.py"),
         (["--json", tmp_path / "there.json", path], "there.json"),
         (["-o", tmp_path / "x.zip", path], "x.zip"),
-        (["-o", path, path], "train.py: a trace is written as a bundle"),
+        (["-o", path, path], "train.py: a bundle's name must end in .pinscope"),
         (["--for", "soon", path], "--for: 'soon'"),
         (["--for", "0s", path], "--for: 0s"),
         (["--start-after", "400d", path], "--start-after: 400d"),

@@ -12,8 +12,8 @@ import pytest
 
 from pinscope.records.run import Run
 from pinscope.store.bundle import read_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from tests.data.fake_cupti import FIRST_LINE, PRELUDE
 from tests.integration.traces import Document, program, traced
 

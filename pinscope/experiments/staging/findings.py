@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
 
 from pinscope.analysis.cells import AS_GOOD_WORDS
 from pinscope.analysis.statistics import measured, ratio
@@ -76,13 +75,6 @@ TEXTS: Texts = {
         "beside the other at full speed, which may take longer than the ring, where they wait for one another.",
         advice="Plan with the rate of the ring. Where the worker can, use results in the pinned buffer instead of "
         "copying them out.",
-    ),
-    "staging-ring-late": Text(
-        when="a drained ring takes longer than its slower half beside the other",
-        title="A drained ring takes {longer} as long as its slower half, {ring.slower.phrase}, beside the other",
-        detail="The ring brings {staging.size:bytes} at {ring.cell.bytes_per_second:rate}, that half "
-        "{ring.slower.bytes_per_second:rate}: one waits for the other.",
-        advice="Take more buffers, or larger ones: --set chunk={larger}",
     ),
 }
 _ADVICE = {
@@ -200,22 +192,18 @@ def _ring(staging: Staging) -> Iterator[Costed]:
 
 
 def _halves(staging: Staging) -> Iterator[Costed]:
-    """What the halves of a ring cost each other, and the ring beyond them."""
+    """What the halves of a ring cost each other."""
     ring = staging.ring
     if ring is None:
         return
     evidence = [
         measured(cell.title, cell.wall_seconds, "seconds") for cell in (ring.cell, *ring.beside, *ring.alone.values())
     ]
-    values: dict[str, Any] = {"staging": staging, "ring": ring}
     if ring.slowed:
         pairs = {WAYS[cell.way].words: cell.beside(alone) for cell, alone in ring.slowed}
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
-        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, **values)
-    if ring.cell.is_slower_than(ring.slower):
-        pair, larger = ring.cell.beside(ring.slower), 2 * staging.chunk_bytes
-        yield say(TEXTS, "staging-ring-late", *evidence, durations=pair, larger=larger, **values)
+        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, staging=staging, ring=ring)
 
 
 def _reuse(staging: Staging) -> Iterator[Costed]:

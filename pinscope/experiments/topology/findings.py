@@ -1,4 +1,4 @@
-"""What a run over all GPUs found out: shared uplinks, far NUMA nodes, slow GPUs, and who should issue copies."""
+"""What a run over all GPUs found out: shared uplinks, far NUMA nodes, and slow GPUs."""
 
 from __future__ import annotations
 
@@ -84,13 +84,6 @@ TEXTS: Mapping[str, Text] = {
         "{beside.reduce.median:seconds} while every GPU copies.",
         advice="Where a step waits for its all-reduce, copy while the GPUs compute instead.",
     ),
-    "processes-differ": Text(
-        when="one process that copies on all GPUs and one per GPU differ by more than 5 %",
-        title="All GPUs copy at {slow.rate:rate} by {slower}, at {fast.rate:rate} by {faster}, {slow.towards}",
-        detail="Copies were queued before they began, so the rates leave out the time of the calls. The two were "
-        "measured one after the other: what else uses host memory may have changed.",
-        advice="Run it again; if it repeats, copy from {faster}.",
-    ),
 }
 
 
@@ -175,16 +168,6 @@ def _nodes(host: reading.Host) -> Iterator[Costed]:
         yield from _differ("far-node-slower", slow, fast, names, far=far, near=near, named=named)
 
 
-def _processes(host: reading.Host) -> Iterator[Costed]:
-    """One process for all GPUs beside a process for each."""
-    cells = ([host.at_once(way, issued_by) for issued_by in reading.WAYS] for way in reading.ONE_WAY)
-    pairs = [sorted(filter(None, pair), key=_rate) for pair in cells if all(pair)]
-    slow, fast = min(pairs, key=_kept, default=(None, None))
-    if slow and fast and _kept((slow, fast)) < 1 - SAME_RATE:
-        slower, faster = reading.issuer(slow.issued_by), reading.issuer(fast.issued_by)
-        yield from _differ("processes-differ", slow, fast, (slower, faster), slower=slower, faster=faster)
-
-
 def _all_reduce(host: reading.Host) -> Iterator[Costed]:
     """What copies and NCCL's all-reduce cost each other, in the direction in which it is most."""
     slowed = [
@@ -234,4 +217,4 @@ def _differ(
         yield say(TEXTS, rule, *evidence, cost=times, severity="by cost", **values)
 
 
-RULES = (_pairs, _together, _nodes, _processes, _all_reduce, _slow)
+RULES = (_pairs, _together, _nodes, _all_reduce, _slow)

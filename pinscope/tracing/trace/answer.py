@@ -222,9 +222,10 @@ def _lines(seen: Seen) -> Table:
         rows,
         "Costs: how long the GPU's compute stood idle for the line's copies, for the CPU's work on them and after its "
         "waits (of a program without kernels: how long the CPU was in its copies), and how long it pinned memory. The "
-        "parts run beside each other. Of the time: of what a line does again and again, from its first on.",
+        "parts run beside each other. Of its time: from its first copy, wait or pinning on where it repeats them, else "
+        "of the whole.",
         {"saves": reasons, "to do": ("–",) * len(drawn)},
-        bar="of the time",
+        bar="of its time",
     )
 
 
@@ -234,7 +235,7 @@ def _line(seen: Seen, line: Line, parts: list[str], *, ranges: bool) -> Headed:
         "line": ("text", line_name(line.row)),
         "saves": ("seconds", line.saved),
         "costs": ("seconds", line.seconds),
-        "of the time": ("share", min(line.seconds / whole, 1.0) if whole else None),
+        "of its time": ("share", min(line.seconds / whole, 1.0) if whole else None),
         "to do": ("text", line.costs[0].to_do if line.costs else None),
         "does": ("text", line.what),
         **({"in range": ("text", line.row["ranges"])} if ranges else {}),

@@ -15,6 +15,7 @@ from pinscope.errors import BadInput
 from pinscope.experiments.bandwidth.reading import Cell
 from pinscope.records.environment import Device, Link
 from pinscope.records.run import Run, finding
+from tests.data.recorded import RECORDED
 from tests.data.simulated_runs import Host, as_it_is
 from tests.unit.store.runs import new_run
 
@@ -117,6 +118,21 @@ def test_cells_are_matched_by_their_labels_and_those_of_one_side_are_counted() -
     )
     assert [one.words for one in compared.firsts] == ["pinned, 1 MiB"]
     assert compared.alone_counts == (1, 2)
+
+
+def test_a_sentence_calls_a_side_by_its_name_its_gpu_or_its_host_where_that_tells_them_apart() -> None:
+    run = new_run(status="done")
+    named = run.model_copy(update={"name": "after"})
+    elsewhere = run.model_copy(update={"environment": run.environment.model_copy(update={"host": "other"})})
+    h100, h200 = RECORDED["bandwidth-h100"], RECORDED["bandwidth-h200"]
+    for first, second, called in (
+        (run, run, "B"),
+        (run, named, "'after'"),
+        (run, elsewhere, "other"),
+        (h100, h200, "H200"),
+    ):
+        compared = compare(side("A", cell(1.0), run=first), side("B", cell(1.3), run=second))
+        assert f"{called} is slower" in verdict(compared)
 
 
 def test_what_was_measured_once_is_not_told_from_chance() -> None:

@@ -9,7 +9,7 @@ from pinscope.report.facts import open_document
 from tests.data.synthetic import run
 
 
-@pytest.mark.parametrize(("observations", "said"), [(0, "measured nothing."), (1, "Next: pinscope report")])
+@pytest.mark.parametrize(("observations", "said"), [(0, "measured nothing."), (1, "a report: pinscope report")])
 def test_a_report_is_recommended_on_what_was_measured_only(
     observations: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,7 +52,7 @@ def test_the_help_of_an_experiment_shows_its_question_and_parameters_alone(capsy
 
 def test_the_help_of_an_experiment_shows_defaults_and_how_to_write_them(capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of("run", "--lab", "cuda", "bandwidth", "-h", capsys=capsys)
-    assert "[default: 1%; --quick: 2%]" in shown
+    assert "[default: 1%; --quick: 2%; host model: 2%]" in shown
     assert "[default: all of these]" in shown
 
 

@@ -37,7 +37,7 @@ def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str])
         (["--interval", "0"], "Invalid value for '--interval'"),
         (["--pid", "4194304"], "there is no process 4194304"),
         (["--name", " "], "name: a name has 1 to 80 characters"),
-        (["-o", "report.html"], "report.html: a timeline is written as a bundle, so its name must end in .pinscope"),
+        (["-o", "report.html"], "report.html: a bundle's name must end in .pinscope"),
         (["-o", "no/t.pinscope"], "there is no folder no"),
     ],
 )

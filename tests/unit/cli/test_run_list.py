@@ -11,8 +11,8 @@ from pinscope.cli.main import main
 from pinscope.cli.runs import answer, print_runs
 from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress, quantity
+from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun
 from tests.data import synthetic
 from tests.unit.store.runs import new_run
 

@@ -19,8 +19,8 @@ from pinscope.dashboard.pages import HOME, PageEntry
 from pinscope.records.run import Run
 from pinscope.store import recordings
 from pinscope.store.bundle import render_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 
 ROOT = Path(__file__).resolve().parents[3]

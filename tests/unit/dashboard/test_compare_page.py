@@ -25,7 +25,7 @@ def sides(app: AppTest) -> dict[str, str]:
 
 
 def test_a_link_shows_the_verdict_the_first_figures_the_machines_and_two_charts(store: Store, open_page: Open) -> None:
-    (comparison,) = compare_named(store, [H100, H200]).comparisons
+    (comparison,) = compare_named(lambda: store, [H100, H200]).comparisons
     app = open_page(COMPARE, a=BEFORE, b=AFTER)
     assert not app.exception
     assert [header.value for header in app.subheader] == [prose(verdict_of(comparison))]

@@ -15,8 +15,8 @@ from pinscope.dashboard.widgets import plain, prose
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.runner.jobs import Request
+from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from tests.conftest import Outliving
 from tests.data import synthetic, synthetic_snapshot
 from tests.unit.dashboard.conftest import Open

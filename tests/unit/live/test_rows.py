@@ -8,7 +8,7 @@ import pytest
 
 from pinscope.live.series import Moment, NewRow, TimelineRows
 from pinscope.records.snapshot import Snapshot
-from pinscope.store.tables import checked
+from pinscope.store.documents import checked
 from tests.data.synthetic_snapshot import GIB, MIB, device, holder, host, link, snapshot
 
 

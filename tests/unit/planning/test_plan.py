@@ -205,7 +205,7 @@ def test_the_recommended_way_is_timed_for_what_was_asked_not_for_what_a_library_
         if finding.rule == "plan-pin-faster"
     )
     assert "to pin 256 GiB, 16.0 times as long" in finding.title  # 256 GiB at 4 GB/s, 160 GiB at 40 GB/s
-    assert f"recommended way ({format_duration(160 * GIB / 40e9)})" in finding.title
+    assert f"recommended way ({format_duration(160 * GIB / 40e9)} for 160 GiB)" in finding.title
 
 
 def test_gpu_memory_for_a_page_table_goes_away_in_steps_of_2_mib() -> None:

@@ -15,9 +15,9 @@ from pinscope.planning.prices import known_prices
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run
 from pinscope.store import store as store_module
+from pinscope.store.documents import StoredRow
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from tests.data import synthetic
 from tests.unit.experiments.registration.test_arithmetic import rows as registration_rows
 

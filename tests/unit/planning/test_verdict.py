@@ -39,6 +39,8 @@ def here(safe: int, total: int, *gpus: int) -> HostBudget:
         (here(8, 64), "elsewhere",
          f"For another host: 16 GiB takes about 620 ms and 32 MiB per GPU; {UNKNOWN}"),
         (here(32, 64, 24), "elsewhere", "For another host: 16 GiB takes about"),
+        (replace(here(32, 64, 24), host="a host like h100"), "elsewhere",
+         "For another host: the plan is for GPUs of 80 GiB, those of a host like h100 have 24 GiB; give"),
     ],
 )  # fmt: skip
 def test_the_verdict_begins_with_how_safe_it_is_here(

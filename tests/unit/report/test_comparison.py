@@ -35,7 +35,7 @@ def folder_of(path: Path, *names: str) -> str:
 def test_a_run_is_the_same_by_its_id_in_a_bundle_and_in_a_folder(store: Store, tmp_path: Path) -> None:
     in_folder = folder_of(tmp_path / "after", "pinning_strategy-h200")
     documents = {
-        render(compare_named(store, [H100, second]), ".json")
+        render(compare_named(lambda: store, [H100, second]), ".json")
         for second in (H200, in_folder, IDS["pinning_strategy-h200"])
     }
     assert len(documents) == 1
@@ -47,18 +47,25 @@ def test_a_run_is_the_same_by_its_id_in_a_bundle_and_in_a_folder(store: Store, t
 
 def test_runs_by_comma_are_one_side_compared_experiment_by_experiment(store: Store) -> None:
     sides = [f"{IDS[f'pinning_strategy-{host}']},{IDS[f'overlap-{host}']}" for host in ("h100", "h200")]
-    compared = compare_named(store, sides)
+    compared = compare_named(lambda: store, sides)
     assert [one.experiment for one in compared.comparisons] == ["pinning_strategy", "overlap"]
+
+
+def test_a_recording_goes_by_the_name_of_its_file(store: Store) -> None:
+    (comparison,) = compare_named(lambda: store, ["overlap-h100", "overlap-h200"]).comparisons
+    assert [side.runs[0].run.id for side in (comparison.a, comparison.b)] == [IDS["overlap-h100"], IDS["overlap-h200"]]
+    with pytest.raises(UnknownName, match="bandwidth-h100, dataloader-batches-h100, overlap-h100"):
+        store.run("H100")
 
 
 def test_each_further_side_is_set_against_the_first(store: Store) -> None:
     names = ["registration-h200", "registration-2xh200", "registration-shared-h200"]
-    compared = compare_named(store, [IDS[name] for name in names])
+    compared = compare_named(lambda: store, [IDS[name] for name in names])
     assert [(one.a.name, one.b.name) for one in compared.comparisons] == [("A", "B"), ("A", "C")]
 
 
 def test_what_one_side_alone_has_is_said(store: Store) -> None:
-    compared = compare_named(store, [H100, f"{H200},{IDS['page_tables-h200']}"])
+    compared = compare_named(lambda: store, [H100, f"{H200},{IDS['page_tables-h200']}"])
     assert [one.experiment for one in compared.comparisons] == ["pinning_strategy"]
     assert compared.left_out == ["B alone has page_tables (GPU (CUDA))"]
 
@@ -75,15 +82,15 @@ def test_what_cannot_be_compared_is_refused_in_one_line(store: Store) -> None:
         ([H100, str(Path(__file__).parent)], BadInput, "has no bundle"),
     ]:
         with pytest.raises(error, match=why):
-            compare_named(store, sides)
+            compare_named(lambda: store, sides)
 
 
 def test_every_format_is_written_once_and_says_the_verdict(store: Store, tmp_path: Path) -> None:
-    compared = compare_named(store, [H100, H200])
+    compared = compare_named(lambda: store, [H100, H200])
     for suffix in SUFFIXES:
         file = tmp_path / f"comparison{suffix}"
         write_comparison(file, compared)
-        assert "B is faster by 27 % in 4 of 10 cells" in file.read_text()
+        assert "H200 is faster by 27 % in 4 of 10 cells" in file.read_text()
         with pytest.raises(PathExists):
             write_comparison(file, compared)
     with pytest.raises(BadInput, match=r"there are: \.html, \.md, \.json"):
@@ -91,6 +98,6 @@ def test_every_format_is_written_once_and_says_the_verdict(store: Store, tmp_pat
 
 
 def test_the_page_draws_both_sides_and_the_ratios(store: Store) -> None:
-    page = render(compare_named(store, [H100, H200]), ".html").decode()
+    page = render(compare_named(lambda: store, [H100, H200]), ".html").decode()
     assert page.count('class="plot"') == 2
     assert "Ratios: " in page

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.errors import BadInput, InvalidParameter, PathExists, PinScopeError, StoreFailed
+from pinscope.errors import BadInput, InvalidParameter, PinScopeError, StoreFailed
 from pinscope.experiments.registry import read_run
 from pinscope.live.timeline.reading import TimelineParams
 from pinscope.probes.process import current_process
@@ -20,7 +20,7 @@ from pinscope.records.run import Progress, Run
 from pinscope.records.snapshot import Snapshot, Unreadable
 from pinscope.runner import timeline
 from pinscope.runner.jobs import reconcile
-from pinscope.runner.timeline import Pace, Recorded, TimelineRecorder, check_output, prepare_timeline
+from pinscope.runner.timeline import Pace, Recorded, TimelineRecorder, prepare_timeline
 from pinscope.store.bundle import read_bundle
 from pinscope.store.safe_writer import FLUSH_SECONDS
 from pinscope.store.store import Store
@@ -389,18 +389,3 @@ def test_a_timeline_ends_by_itself_where_a_bundle_is_full(
     assert 50 <= len(recorded.rows) < 53
     assert recorded.run.status == "done"
     assert recorded.run.notes == ("The recording ended because one timeline holds at most 50 rows.",)
-
-
-def test_a_file_that_could_not_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:
-    check_output(tmp_path / "t.pinscope", "timeline")
-    (tmp_path / "mine.pinscope").write_text("mine")
-    (tmp_path / "link.pinscope").symlink_to("nowhere")
-    for name in ("mine.pinscope", "link.pinscope"):
-        with pytest.raises(PathExists, match="is there already"):
-            check_output(tmp_path / name, "timeline")
-    for kind in ("timeline", "trace"):
-        with pytest.raises(BadInput, match=rf"a {kind} is written as a bundle, so its name must end in \.pinscope"):
-            check_output(tmp_path / "t.html", kind)
-    with pytest.raises(BadInput, match="there is no folder"):
-        check_output(tmp_path / "no" / "t.pinscope", "timeline")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.pinscope", "mine.pinscope"]

@@ -14,8 +14,8 @@ from pinscope.records.base import Budget
 from pinscope.records.environment import Environment
 from pinscope.records.run import Run, parse_run
 from pinscope.store.bundle import BundleReader
+from pinscope.store.documents import DamagedRun, StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import DamagedRun, StoredRow
 
 _numbers = itertools.count()
 _begin = datetime.now(UTC)

@@ -20,8 +20,8 @@ from pinscope.report.write import SUFFIXES
 from pinscope.store.anonymous import SUFFIX, AnonymousStore, Pseudonyms
 from pinscope.store.attachments import read_part
 from pinscope.store.bundle import open_bundle, read_bundle
+from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from pinscope.tracing.trace.answer import LINES
 from tests.data import synthetic, synthetic_timeline
 from tests.data import synthetic_trace as trace

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import run_figures
 from pinscope.records.run import Run
-from pinscope.store import tables
+from pinscope.store import documents, tables
 from pinscope.store.bundle import BundleReader, render_bundle
 from pinscope.store.figures import runs_without_figures, stored_figures, with_figures
 from pinscope.store.packed import pack, unpack
@@ -51,8 +51,8 @@ class Lines:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def __iter__(self) -> Iterator[tables.StoredRow]:
-        return (tables.load_json(line) for line in self._lines)
+    def __iter__(self) -> Iterator[documents.StoredRow]:
+        return (documents.load_json(line) for line in self._lines)
 
     def lines(self) -> Iterator[bytes]:
         yield b"".join(line + b"\n" for line in self._lines)

@@ -18,9 +18,9 @@ import pytest
 from pinscope.errors import StoreFailed
 from pinscope.runner.jobs import reconcile
 from pinscope.store.database import open_read_only
+from pinscope.store.documents import StoredRow
 from pinscope.store.recordings import recorded_observations, recorded_runs
 from pinscope.store.store import Store
-from pinscope.store.tables import StoredRow
 from tests.data.second_user import as_another_user, needs_root
 from tests.unit.store.runs import damaged_runs, new_rows, new_run
 

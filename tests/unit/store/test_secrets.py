@@ -13,9 +13,9 @@ from sqlalchemy.engine import make_url
 
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle, write_bundle
+from pinscope.store.documents import storable
 from pinscope.store.safe_writer import SafeWriter
 from pinscope.store.store import Store
-from pinscope.store.tables import storable
 from tests.data import synthetic_trace as trace
 from tests.unit.store.runs import parse_bundle
 

@@ -21,9 +21,9 @@ from pinscope.records.labels import LABELS
 from pinscope.records.run import Progress
 from pinscope.store import rows as rows_module
 from pinscope.store.bundle import render_bundle
+from pinscope.store.documents import checked_labels
 from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures, with_figures
 from pinscope.store.store import Store
-from pinscope.store.tables import checked_labels
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
 
 ROOT = Path(__file__).parents[3]

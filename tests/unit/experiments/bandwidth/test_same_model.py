@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pinscope.experiments.bandwidth.findings import slower_than_same_model
-from pinscope.store.tables import StoredRow
+from pinscope.store.documents import StoredRow
 from tests.data import synthetic
 
 ROWS = synthetic.bandwidth_rows(sizes=(2**12, 2**28))

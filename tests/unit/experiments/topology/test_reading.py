@@ -138,16 +138,6 @@ def test_a_gpu_slower_than_others_of_its_model_is_named() -> None:
     assert "--device 1" in finding.advice
 
 
-def test_one_process_beside_a_process_each() -> None:
-    assert findings(host(2)) == {}
-    rows = [row for row in host(2) if row["issued_by"] == "one_process" or row["devices"] == 1]
-    rows += copied({0: LINK / 2, 1: LINK / 2}, issued_by="process_each")
-    differ = findings(rows)["processes-differ"]
-    assert [round(figure.value) for figure in differ.evidence] == [LINK, 2 * LINK]  # type: ignore[arg-type]
-    assert differ.severity == "warning"
-    assert differ.advice.endswith("copy from one process.")
-
-
 def test_nothing_measured_yet_is_no_verdict() -> None:
     reading = read([])
     assert (reading.verdict, reading.headline, reading.tables, reading.findings) == (None, (), (), ())

@@ -57,7 +57,7 @@ class Lines:
     def lines(self) -> Iterator[bytes]:
         yield b"".join(line + b"\n" for line in self._lines)
 
-    def deflated(self) -> None:
+    def deflated(self) -> bytes | None:
         """They are not."""
 
 
@@ -115,6 +115,24 @@ def test_plain_rows_are_kept_as_they_came() -> None:
     assert block["characters"] == 2 * len(written) + 1
 
 
+class MoreThanSaid(Lines):
+    """A row more than the run says, which comes after all that it says."""
+
+    def __len__(self) -> int:
+        return super().__len__() - 1
+
+    def lines(self) -> Iterator[bytes]:
+        yield from (line + b"\n" for line in self._lines)
+
+    def deflated(self) -> bytes:
+        return b"of all"
+
+
+def test_a_row_that_comes_after_all_that_the_run_says_is_refused() -> None:
+    with pytest.raises(BadInput, match="should be 1"):
+        list(pack(MoreThanSaid(PLAIN, PLAIN)))
+
+
 def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     run, rows = new_run(status="done"), recorded_observations(REAL)
     with BundleReader(io.BytesIO(render_bundle([(run, rows)])), "x") as bundle:
@@ -122,7 +140,7 @@ def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(bundle, "each_row", None)
         (block,) = pack(packed)
     assert block["rows"] == len(rows)
-    assert [tables.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
+    assert [documents.load_json(line) for line in unpack(block["content"], block["characters"]).split(b"\n")] == rows
     for damaged in (block["content"][:-50], block["content"][::-1]):
         with pytest.raises(ValueError, match=r"cut short|decompress"):
             unpack(damaged, block["characters"])

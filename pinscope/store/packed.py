@@ -67,7 +67,7 @@ def unpack(content: bytes, characters: int) -> bytes:
     if not 0 < characters <= BLOCK_BYTES + base.ROW_BYTES:
         raise ValueError("a block that is larger than any")
     if content.startswith(_ZSTD):
-        return bytes(_codec().decompress(content, characters, asbytes=True))
+        return bytes(_codec().decompress(content, characters, asbytes=True)).removesuffix(b"\n")
     try:
         text = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, characters)
     except zlib.error as error:
@@ -107,12 +107,15 @@ def _plain_blocks(rows: RowSource) -> list[_Block] | None:
         left, room = left - count, room - len(text)
         if plain is None or min(left, room) < 0 or len(text) > BLOCK_BYTES or not plain.fullmatch(text):
             return None
-        lines = iter((text[:-1],) if count <= ROWS else text[:-1].split(b"\n"))
+        if count <= ROWS:
+            blocks.append((count, text, None))
+            continue
+        lines = iter(text[:-1].split(b"\n"))
         while block := b"\n".join(islice(lines, ROWS)):
             blocks.append((min(count, ROWS), block, None))
             count -= ROWS
     if len(blocks) == 1 and (content := rows.deflated()):
-        blocks = [(blocks[0][0], blocks[0][1] + b"\n", content)]
+        blocks = [(*blocks[0][:2], content)]
     return None if left else blocks
 
 

@@ -112,7 +112,7 @@ def test_rows_that_are_not_plain_are_looked_at_one_by_one(store: Store) -> None:
 def test_plain_rows_are_kept_as_they_came() -> None:
     written = PLAIN.replace("1.5", "-1.50e-07")
     (block,) = pack(Lines(written, written))
-    assert block["characters"] == 2 * len(written) + 1
+    assert unpack(block["content"], block["characters"]).decode().split("\n") == [written, written]
 
 
 class MoreThanSaid(Lines):

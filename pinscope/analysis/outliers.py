@@ -341,13 +341,13 @@ def _logs(by_gpu: Sequence[Sequence[FleetRun]], number: int, columns: Mapping[st
         if number < len(own):
             of_layout[own[number].layout].append(place)
     for layout, places in of_layout.items():
-        own, content = columns[layout], b"".join(by_gpu[place][number].content for place in places)
+        at, content = columns[layout], b"".join(by_gpu[place][number].content for place in places)
         rows = np.full((len(places), len(signs)), np.inf, FLOAT)
         with np.errstate(all="ignore"):
             known = np.log(np.frombuffer(content, FLOAT).reshape(len(places), -1))
-        known *= signs[own]
+        known *= signs[at]
         np.copyto(known, np.inf, where=~np.isfinite(known))
-        rows[:, slice(len(own)) if own == [*range(len(own))] else own] = known  # by a slice in a tenth of the time
+        rows[:, slice(len(at)) if at == [*range(len(at))] else at] = known  # by a slice in a tenth of the time
         logs[places] = rows
     return logs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -68,6 +67,10 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     figures = {"showticklabels": len(words) <= MOST_TICKS, "ticks": "", "title": {"text": "Figures, one a cell"}}
     labels = {"type": "category", "autorange": "reversed", "title": {"text": label}}
     figure = _drawing([heat], 120 + 16 * len(drawn), {**figures, "showgrid": False}, {**labels, "showgrid": False})
+    ends = [
+        (names[row], f"{format_change(1 + worst[row])} worse" if worst[row] > 0 else "no worse")
+        for row in worst_first[:3]
+    ]
     left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(
         "labels",
@@ -75,12 +78,8 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         f"The median of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
         f"{FULL:.0%} on.{left}",
         figure,
-        alt_text(f"Worst by {label}", [(names[row], _change(worst[row])) for row in worst_first[:3]]),
+        alt_text(f"Worst by {label}", ends),
     )
-
-
-def _change(change: float) -> str:
-    return "unknown" if math.isnan(change) else f"{format_change(1 + change)} worse" if change > 0 else "no worse"
 
 
 def _drawing(traces: Sequence[Any], pixels: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any]) -> go.Figure:

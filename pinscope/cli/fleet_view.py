@@ -107,7 +107,7 @@ def outliers(
     alike to tell. So cron, which mails what a command writes, tells when one comes."""
     fleets = _fleets(experiments, lab, runs, since)
     if as_json:
-        print_json([{key: fleet_document(fleet)[key] for key in _BRIEF} for fleet in fleets])
+        print_json([{key: document[key] for key in _BRIEF} for document in map(fleet_document, fleets)])
     else:
         for fleet in fleets:
             for outlier in fleet.outliers:

@@ -80,12 +80,14 @@ class Launch:
                 )
         except OSError as error:
             errors.write_text(f"{self.command[0]}: {error.strerror}")
-        self._hand_on(lambda file: (file.write(json.dumps(self.order).encode() + b"\n"), file.flush()))
-
-    def _hand_on(self, act: Callable[[IO[bytes]], object]) -> None:
-        if self._process is not None and self._process.stdin is not None:
+        if self._input:
             with suppress(BrokenPipeError):  # it has ended already, and says why
-                act(self._process.stdin)
+                self._input.write(json.dumps(self.order).encode() + b"\n")
+                self._input.flush()
+
+    @property
+    def _input(self) -> IO[bytes] | None:
+        return self._process.stdin if self._process else None
 
     @property
     def is_over(self) -> bool:
@@ -103,7 +105,9 @@ class Launch:
 
     def ask_to_end(self) -> None:
         """Close its input."""
-        self._hand_on(lambda file: file.close())
+        if self._input:
+            with suppress(BrokenPipeError):
+                self._input.close()
 
     def end(self, deadline: float) -> None:
         """Wait for its end until then, and make it end: a launcher that has started nothing yet takes it back."""

@@ -109,11 +109,11 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
     """One row a GPU, those that are worse first."""
     order = sorted(range(len(fleet.gpus)), key=lambda place: (place not in fleet.states, place))
     first, labels = fleet.firsts[0], [label] if label else []
-    rows = []
+    rows = list[list[str | float | None]]()
     for place in order[:MOST_ROWS]:
-        gpu, value = fleet.gpus[place], float(fleet.values[place, first])
-        own = gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), STATES[fleet.states.get(place, "")]
-        rows.append((*own, value if math.isfinite(value) else None, gpu.runs[0]))
+        gpu, state, value = fleet.gpus[place], STATES[fleet.states.get(place, "")], float(fleet.values[place, first])
+        rows.append([gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), state])
+        rows[-1] += [value if math.isfinite(value) else None, gpu.runs[0]]
     columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
     columns |= {fleet.figures[first].words: fleet.figures[first].value.unit, "newest run": "text"}
     left = max(len(order) - MOST_ROWS, 0)
@@ -124,13 +124,13 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
 
 def spread_table(fleet: Fleet) -> Table:
     """How each figure is spread, and who is out in it."""
-    rows = []
+    rows = list[list[str | int]]()
     for spread in fleet.spreads:
         figure = fleet.figures[spread.figure]
         names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
         worse = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
-        rows.append((figure.words, spread.group + 1, spread.gpus, *quantiles, worse))
+        rows.append([figure.words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table("Figures over the fleet", {**columns, "worse": "text"}, rows)
 

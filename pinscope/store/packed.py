@@ -67,7 +67,7 @@ def unpack(content: bytes, characters: int) -> bytes:
     if not 0 < characters <= BLOCK_BYTES + base.ROW_BYTES:
         raise ValueError("a block that is larger than any")
     if content.startswith(_ZSTD):
-        return bytes(_codec().decompress(content, characters, asbytes=True))
+        return bytes(_codec().decompress(content, characters, asbytes=True)).removesuffix(b"\n")
     try:
         text = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, characters)
     except zlib.error as error:
@@ -97,8 +97,8 @@ def _blocks(lines: Iterable[str]) -> Iterator[_Block]:
 
 def _plain_blocks(rows: RowSource) -> list[_Block] | None:
     """The lines as they are, where one look at the text shows that every row may be stored so; ``None``: look at them
-    one by one. Those of a block are compressed as they came."""
-    if not hasattr(rows, "deflated"):
+    one by one. If they are one block, that is compressed as it came."""
+    if not (hasattr(rows, "lines") and hasattr(rows, "deflated")):
         return None
     blocks, left, room, plain = list[_Block](), len(rows), _PLAIN_BYTES, None
     for text in rows.lines():
@@ -107,12 +107,15 @@ def _plain_blocks(rows: RowSource) -> list[_Block] | None:
         left, room = left - count, room - len(text)
         if plain is None or min(left, room) < 0 or len(text) > BLOCK_BYTES or not plain.fullmatch(text):
             return None
-        if count == len(rows) <= ROWS and (content := rows.deflated()):
-            return [(count, text, content)]
-        lines = iter((text[:-1],) if count <= ROWS else text[:-1].split(b"\n"))
+        if count <= ROWS:
+            blocks.append((count, text, None))
+            continue
+        lines = iter(text[:-1].split(b"\n"))
         while block := b"\n".join(islice(lines, ROWS)):
             blocks.append((min(count, ROWS), block, None))
             count -= ROWS
+    if len(blocks) == 1 and (content := rows.deflated()):
+        blocks = [(*blocks[0][:2], content)]
     return None if left else blocks
 
 

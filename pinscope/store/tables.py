@@ -93,8 +93,8 @@ BLOCKS = Table(
     Column("content", LargeBinary, nullable=False),
 )
 """One row some hundreds of observations that were imported (:mod:`pinscope.store.packed`): those from ``sequence`` on,
-which are not in :data:`OBSERVATIONS`. New in version 4."""
-_AS_IT_IS = DDL("ALTER TABLE observation_blocks ALTER content SET STORAGE EXTERNAL")  # it is compressed already
+which are not in :data:`OBSERVATIONS`. Nothing tries to compress ``content`` again. New in version 4."""
+_AS_IT_IS = DDL("ALTER TABLE observation_blocks ALTER content SET STORAGE EXTERNAL")  # type: ignore[no-untyped-call]
 event.listen(BLOCKS, "after_create", _AS_IT_IS.execute_if(dialect="postgresql"))
 
 SHARED_TEXTS = Table(

@@ -57,7 +57,7 @@ class Lines:
     def lines(self) -> Iterator[bytes]:
         yield b"".join(line + b"\n" for line in self._lines)
 
-    def deflated(self) -> None:
+    def deflated(self) -> bytes | None:
         """They are not."""
 
 
@@ -112,7 +112,25 @@ def test_rows_that_are_not_plain_are_looked_at_one_by_one(store: Store) -> None:
 def test_plain_rows_are_kept_as_they_came() -> None:
     written = PLAIN.replace("1.5", "-1.50e-07")
     (block,) = pack(Lines(written, written))
-    assert block["characters"] == 2 * len(written) + 1
+    assert unpack(block["content"], block["characters"]).decode().split("\n") == [written, written]
+
+
+class MoreThanSaid(Lines):
+    """A row more than the run says, which comes after all that it says."""
+
+    def __len__(self) -> int:
+        return super().__len__() - 1
+
+    def lines(self) -> Iterator[bytes]:
+        yield from (line + b"\n" for line in self._lines)
+
+    def deflated(self) -> bytes:
+        return b"of all"
+
+
+def test_a_row_that_comes_after_all_that_the_run_says_is_refused() -> None:
+    with pytest.raises(BadInput, match="should be 1"):
+        list(pack(MoreThanSaid(PLAIN, PLAIN)))
 
 
 def test_of_plain_rows_of_a_bundle_none_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ from pinscope.analysis.machine_keys import MachineKeys, key_title
 FALSE_SHARE = 0.02
 """Of the GPUs that are blamed."""
 LEAST_GROUP = 8
-"""Fewer GPUs that are alike say nothing of each other."""
+"""Fewer GPUs that are alike, and have the figure, say nothing of each other."""
 LEAST_CELLS = 3
 """Of a GPU, that are worse, before it is blamed; all, of an experiment with fewer."""
 LEAST_RUNS = 2
@@ -390,6 +390,7 @@ def _usual(middles: Floats) -> tuple[Floats, Floats]:
     for share, deviations in DEPTHS:
         at = (usual - _at(ordered, counts, share)) / deviations
         spread = np.where((share * counts >= 2) & (at > spread), at, spread)
+    spread[counts < LEAST_GROUP] = np.inf  # a figure that few GPUs have blames nobody
     return usual, spread
 
 

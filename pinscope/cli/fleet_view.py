@@ -158,7 +158,9 @@ def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str |
     with Store() as store:
         names = experiments or [name for name, of, _ in experiments_with_figures(store) if of == lab]
         if not names:
-            raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; name an experiment, or import runs")
+            others = sorted({of for _, of, _ in experiments_with_figures(store)})
+            there = f"there are some of --lab {', '.join(others)}" if others else "name an experiment, or import runs"
+            raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {there}")
         return [read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
 
 

@@ -83,7 +83,7 @@ def verdict(fleet: Fleet) -> str:
     of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
-        return f"{of}: too few to say which is worse, of which {LEAST_GROUP} must be alike."
+        return f"{of}: too few to say which is worse, {LEAST_GROUP} must be alike; compare two: pinscope compare A B."
     if not count:
         return f"None of {of} is worse than others like it{again}."
     worst = fleet.outliers[0]

@@ -126,6 +126,21 @@ def slow(run: FleetRun) -> np.ndarray:
     return values(run) * np.where([figure.value.better == "more" for figure in named], 0.5, 2)
 
 
+def test_a_figure_that_few_gpus_have_blames_nobody() -> None:
+    runs, texts = SyntheticFleet(40, 0, seed=5).fleet_runs()
+    some = len(values(runs[0])) // 2
+
+    def of_few(run: FleetRun, having: str) -> FleetRun:
+        """As one that is slow in the first host, and has the second half of its figures in few."""
+        changed = slow(run) if run.host == "node00000" else values(run)
+        return of_values(
+            run, np.concatenate([values(run)[:some], changed[some:] if run.host < having else 0 * changed[some:]])
+        )
+
+    for having, hosts in (("node00020", ["node00000"]), ("node00005", [])):
+        assert blamed(fleet_of("bandwidth", "cuda", [of_few(run, having) for run in runs], texts)) == hosts
+
+
 def test_too_few_gpus_are_not_judged() -> None:
     found = fleet(hosts=LEAST_GROUP - 1, faults=1)
     assert (found.outliers, len(found.alone)) == ([], LEAST_GROUP - 1)

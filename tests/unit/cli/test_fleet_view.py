@@ -88,7 +88,7 @@ def test_runs_of_an_older_pinscope_are_read_when_they_are_asked_for(capsys: pyte
     assert main(["fleet", "outliers", EXPERIMENT]) == 3
     said = capsys.readouterr().err
     assert "reading runs that an older PinScope stored" in said
-    assert "1 GPU: too few to say which is worse, of which 8 must be alike" in said
+    assert "1 GPU: too few to say which is worse, 8 must be alike" in said
     assert main(["fleet", "outliers"]) == 3
 
 

@@ -89,7 +89,7 @@ def verdict(fleet: Fleet) -> str:
     worst = fleet.outliers[0]
     return (
         f"{count} of {of} {'is' if count == 1 else 'are'} worse than others like them, "
-        f"{worst.gpu.words} by {change_words(worst.change)}{again}."
+        f"{worst.gpu.words} by up to {change_words(worst.change)}{again}."
     )
 
 
@@ -101,7 +101,7 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
         gpu, once = outlier.gpu, "" if outlier in fleet.outliers else "in one run only: "
         own = gpu.words, *map(gpu.label, labels), change_words(outlier.change)
         rows.append((*own, f"{once}{outlier.words}", outlier.why_words, gpu.runs[0]))
-    columns = dict.fromkeys(["GPU", *labels, "worse by", "what", "why", "newest run"], "text")
+    columns = dict.fromkeys(["GPU", *labels, "worse by up to", "what", "why", "newest run"], "text")
     return table("Worse than others like them", columns, rows)
 
 

@@ -191,10 +191,10 @@ def _print(asked: Asked, result: Result, as_json: bool) -> None:
         return
     if result.stored:
         rows = [
-            (run.environment.host, run.experiment, place(run), one_line(run.verdict or run.status))
+            (run.environment.host, run.id, run.experiment, place(run), one_line(run.verdict or run.status))
             for run in result.stored
         ]
-        print_table(("host", "experiment", "on", "answer"), rows, title=f"Campaign {asked.campaign}")
+        print_table(("host", "id", "experiment", "on", "answer"), rows, title=f"Campaign {asked.campaign}")
     if result.missing:
         print_table(
             ("host", "what", "why"), [(line.host, _what(line), line.reason) for line in result.missing], title="Missing"

@@ -320,10 +320,12 @@ def verdict(comparison: Comparison) -> str:
     lab, name = comparison.b.runs[0].run.lab, comparison.called[1]
     if groups := comparison.groups:
         first, *others = groups
+        brief = f"{' and '.join(group.brief for group in groups)} of {len(comparison.firsts):,} cells"
         sayings = [
             "; ".join(group.words for group in groups),
             "; ".join([first.words, *(f"{group.word} in {len(group.cells)}" for group in others)]),
-            f"{' and '.join(group.brief for group in groups)} of {len(comparison.firsts):,} cells",
+            *(f"{brief}, only {words}" for words in _in_common([cell for group in groups for cell in group.cells])),
+            brief,
         ]
         sentences = [f"{name} is {words}." for words in (sayings[:2] if first.conditions or not others else sayings)]
         sentence = next(filter(_fits, sentences), sentences[-1])
@@ -338,6 +340,12 @@ def verdict(comparison: Comparison) -> str:
         if comparison.shown:
             sentence = f"{same} but for {len(comparison.shown)} further figures."
     return on_lab("host" if lab == "host" else "cuda", sentence)
+
+
+def _in_common(cells: Sequence[ComparedCell]) -> Iterator[str]:
+    """The labels that all of them have, in words; then fewer, the first ones."""
+    alike = [text for name, text in cells[0].texts.items() if all(cell.texts.get(name) == text for cell in cells)]
+    return (", ".join(alike[:count]) for count in range(len(alike), 0, -1))
 
 
 def _called(own: Side, other: Side) -> str:

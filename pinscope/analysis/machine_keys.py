@@ -27,6 +27,7 @@ _TITLES: Mapping[str, str] = {
     MACHINE: "machine", "os": "system", "cpu": "processor", "cpus": "processors", "numa_nodes": "NUMA nodes",
     "huge_pages.transparent": "transparent huge pages", "limits.host_total_bytes": "memory",
     "pinscope_version": "PinScope", "pinscope_commit": "PinScope's commit", "gpu.link.width_max": "PCIe lanes",
+    "gpu.link.kind": "link", "gpu.bar1_bytes": "GPU memory that the host can map",
 }  # fmt: skip
 """Key → what people call it, in the order in which these are said; others follow by their key."""
 

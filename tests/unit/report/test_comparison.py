@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pinscope.analysis.comparison import verdict
 from pinscope.errors import BadBundle, BadInput, PathExists, UnknownName
 from pinscope.report.comparison import SUFFIXES, compare_named, render, write_comparison
 from pinscope.store.recordings import folder, recorded_runs, recording_name
@@ -56,6 +57,12 @@ def test_a_recording_goes_by_the_name_of_its_file(store: Store) -> None:
     assert [side.runs[0].run.id for side in (comparison.a, comparison.b)] == [IDS["overlap-h100"], IDS["overlap-h200"]]
     with pytest.raises(UnknownName, match="bandwidth-h100, dataloader-batches-h100, overlap-h100"):
         store.run("H100")
+
+
+def test_where_no_condition_names_what_differs_the_sentence_has_what_all_of_it_shares(store: Store) -> None:
+    (comparison,) = compare_named(lambda: store, ["bandwidth-h200", "bandwidth-h100"]).comparisons
+    assert [group.conditions for group in comparison.groups] == [[], []]
+    assert verdict(comparison).endswith(" of 248 cells, only pageable.")
 
 
 def test_each_further_side_is_set_against_the_first(store: Store) -> None:

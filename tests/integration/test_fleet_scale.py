@@ -24,7 +24,7 @@ from tests.integration.postgresql_server import PostgreSQLServer, started_server
 
 HOSTS, FAULTS = 10_000, 20
 MOST_FALSE = 2
-WRITERS, RUNS = 2, 150
+WRITERS, RUNS = 2, 300
 READ_SECONDS, REPORT_SECONDS = 2.5, 1.5
 IMPORT_SECONDS = 0.012
 """Of a run of 900 rows, at most; on a core that has nothing else to do it takes 0.004."""

@@ -357,7 +357,7 @@ def report(
     is_stretch = begin is not None or length is not None
     if is_stretch and not output.name.lower().endswith(SUFFIX):
         raise BadInput(f"--start-after and --for choose a stretch for Perfetto: the file must end in {SUFFIX}")
-    drawn = output.suffix.lower() in (".html", ".md")
+    drawn = output.suffix.lower() == ".html"
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)

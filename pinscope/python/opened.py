@@ -222,7 +222,7 @@ class Run(Answer):
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:
-        from pinscope.report.html import render_markdown  # noqa: PLC0415 - likewise
+        from pinscope.report.markdown import render_markdown  # noqa: PLC0415 - seldom needed
 
         return render_markdown([self._without_charts]).decode()
 

@@ -359,8 +359,9 @@ def render(compared: Compared, suffix: str) -> bytes:
         raise BadInput(f"the suffix tells the format of a comparison; there are: {', '.join(SUFFIXES)}")
     if suffix == ".json":
         return render_json(compared)
-    html = import_module("pinscope.report.html")  # by name: Jinja and Plotly take a fifth of a second
-    return cast("bytes", (html.comparison_markdown if suffix == ".md" else html.comparison_html)(compared))
+    kind = "markdown" if suffix == ".md" else "html"
+    room = import_module(f"pinscope.report.{kind}")  # by name: Jinja and Plotly take a fifth of a second
+    return cast("bytes", getattr(room, f"comparison_{kind}")(compared))
 
 
 def render_json(compared: Compared) -> bytes:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
     ".html": ("pinscope.report.html", "render_html"),
-    ".md": ("pinscope.report.html", "render_markdown"),
+    ".md": ("pinscope.report.markdown", "render_markdown"),
     ".csv": ("pinscope.report.write", "csv_pieces"),
     ".parquet": ("pinscope.report.write", "render_parquet"),
     ".json": ("pinscope.report.write", "json_pieces"),

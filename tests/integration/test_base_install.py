@@ -33,7 +33,7 @@ print(json.dumps(ended))
 """
 """Each command's exit code, standard output and errors; RUN is the one that was measured before."""
 MEASURE = "run bandwidth --lab host --quick --set sizes=64KiB --set repeats=8 --set directions=h2d --json"
-FILES = ("run.csv", "run.json", "run.parquet")
+FILES = ("run.csv", "run.json", "run.md", "run.parquet")
 
 
 def test_a_node_without_a_dashboard_measures_shows_writes_and_says_what_it_lacks(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from markdown_it import MarkdownIt
 from pinscope.charts.marks import Chart
 from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Table
 from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
-from pinscope.report.html import CONTENT_SECURITY_POLICY, render_markdown
+from pinscope.report.html import CONTENT_SECURITY_POLICY
+from pinscope.report.markdown import render_markdown
 from pinscope.report.write import render, run_document
 from pinscope.store.recordings import recorded_runs
 from tests.data import synthetic

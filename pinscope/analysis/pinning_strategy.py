@@ -128,12 +128,12 @@ class StrategyCell:
     chunk_bytes: Annotated[int | None, Label("chunk", "bytes")]
     threads: Annotated[int, Label("threads", "count")]
     total_seconds: Annotated[Summary, Value("total", "seconds", "less")]
-    touch_seconds: Annotated[float | None, Value("of it touch", "seconds", "less", median)]
-    pin_seconds: Annotated[float | None, Value("of it pin", "seconds", "less", median)]
+    touch_seconds: Annotated[float | None, Value("touching", "seconds", "less", median)]
+    pin_seconds: Annotated[float | None, Value("pinning", "seconds", "less", median)]
     release_seconds: Annotated[float | None, Value("give back", "seconds", "less", median)]
     usual_wait_seconds: Annotated[float, Value("usual wait", "seconds", "less")]
     pinned: Annotated[bool | None, Value("CUDA: pinned", "text", make=all)]
-    copy_bytes_per_second: Annotated[float | None, Value("copies at", "bytes/second", "more")]
+    copy_bytes_per_second: Annotated[float | None, Value("copy rate", "bytes/second", "more")]
     crossing_copies: Annotated[bool | None, Value("copies across chunks", "text", make=all)]
     waits: Sequence[Wait] = ()
     longest_seconds: Sequence[float] = ()

@@ -236,7 +236,9 @@ def _result_words(result: Checked) -> str:
     if result.regressions:
         return f"{format_count(len(result.regressions), 'regression')} in {cells}{once}"
     if not telling:
-        return f"no regression in {cells}, but {worse} would not show: take more runs (--count){once}"
+        seen = result.comparison.tellable
+        more = f"; {change_words(seen)} would in half of them" if seen else ""
+        return f"no regression in {cells}, but {worse} would not show{more}: take more runs (--count){once}"
     shows = f"; {worse} would show in {telling} of them" if telling < len(result.cells) else ""
     return f"no regression in {cells}{shows}{once}"
 

@@ -251,6 +251,8 @@ def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     firsts, further = comparison.firsts, [cell for cell in comparison.shown if not cell.is_first]
     differing = [cell for cell in firsts if cell.differs]
     yield from _cells(comparison, "What is better and worse", firsts if everything else differing, everything)
+    yield counted_words(comparison)
+    yield mean_words(comparison)
     others = [cell for cell in comparison.cells if not cell.is_first] if everything else further
     yield from _cells(comparison, "Further figures", others, everything)
     if not everything:
@@ -259,8 +261,6 @@ def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
         yield cells_table(comparison, "Measured once: not told from chance", once[:MOST_ROWS])
     if everything or not _is_experiment(comparison):
         yield alone_table(comparison)
-    yield counted_words(comparison)
-    yield mean_words(comparison)
     yield findings_table(comparison)
     yield NOTE
 

@@ -243,6 +243,8 @@ class Campaign:
             if answer.status == "finished":
                 return dict(answer.result(timeout=TRANSFER_SECONDS))
             error = answer.exception(timeout=TRANSFER_SECONDS) if answer.status == "error" else None
+        except TimeoutError:  # a scheduler that stands still for a while has it yet
+            error = None
         except (Exception, CancelledError) as failure:  # noqa: BLE001 - whatever a foreign process sends
             error = failure
         if question.address not in self._there or answer.status in ("cancelled", "lost"):

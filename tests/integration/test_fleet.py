@@ -182,7 +182,7 @@ OTHER = "it has PinScope 0.0.9; here is 0.1.0"
 def test_a_lost_host_and_one_of_another_version_are_named_and_the_rest_is_kept(cluster: Cluster) -> None:
     cluster.start("a", "b", "c", other_version="c")
     code, result = cluster.campaign("--label", "rack=r1", kill=["b"])
-    assert (code, hosts_of(result["stored"])) == (1, ["a"])
+    assert (code, hosts_of(result["stored"])) == (1, ["a"]), result
     assert reasons(result) == {"b": "its worker was lost", "c": OTHER}
     with Store() as store:
         (run,) = store.runs(recordings=False)

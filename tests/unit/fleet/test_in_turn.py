@@ -25,6 +25,8 @@ class Answer:
     """Stands in for a future of Dask: there when it is looked at a second time, or never."""
 
     value: Mapping[str, Any] | None
+    is_slow: bool = False
+    """Whether it does not come when it is fetched for the first time."""
     looked: int = 0
 
     @property
@@ -34,6 +36,9 @@ class Answer:
 
     def result(self, timeout: float) -> Mapping[str, Any]:
         assert self.value is not None
+        if self.is_slow:
+            self.is_slow = False
+            raise TimeoutError
         return self.value
 
 
@@ -41,6 +46,8 @@ class Answer:
 class Hosts:
     """Stands in for the workers of a cluster and its client. Every run is refused."""
 
+    count: int = 5
+    are_slow: bool = False
     asked: list[tuple[str, int]] = field(default_factory=list)
     """Address and GPU of each run, in the order in which they were asked for."""
     busy: dict[str, Answer] = field(default_factory=dict)
@@ -52,7 +59,7 @@ class Hosts:
         return self
 
     def workers(self) -> dict[str, str]:
-        return {f"h{number}": f"h{number}" for number in range(5)}
+        return {f"h{number}": f"h{number}" for number in range(self.count)}
 
     def absent(self, _names: Any) -> list[Any]:
         return []
@@ -62,11 +69,11 @@ class Hosts:
         if function is describe:
             own = this_version()
             known = {"host": address, "machine": address, "version": own.version, "commit": own.commit}
-            return Answer({**known, "gpus": list(range(GPUS))})
+            return Answer({**known, "gpus": list(range(GPUS))}, self.are_slow)
         gpu = arguments[1]["device"]
         self.asked.append((address, gpu))
         self.busy = {host: answer for host, answer in self.busy.items() if answer.value is None or answer.looked < 2}
-        answer = Answer(None if address == HANGS else {"refused": "no"})
+        answer = Answer(None if address == HANGS else {"refused": "no"}, self.are_slow)
         assert address not in self.busy, "one GPU of a host after the other"
         self.busy[address] = answer
         self.most_busy = max(self.most_busy, len(self.busy))
@@ -90,3 +97,13 @@ def test_gpus_of_a_host_are_measured_in_turn_and_so_many_hosts_at_once_and_one_t
     )
     assert [line for line in result.missing if line.host == HANGS] == [Missing(HANGS, "it did not answer within 0 s")]
     assert len(result.missing) == 4 * GPUS + 1
+
+
+def test_an_answer_that_does_not_come_when_it_is_fetched_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "LOOK_SECONDS", 0.001)
+    hosts = Hosts(count=2, are_slow=True)
+    asked = Asked("c1", requests(["bandwidth"], "cuda", True, {}))
+    with Store() as store:
+        result = Campaign(cast("Cluster", hosts), store, asked, lambda: False, lambda progress: None).carry_out()
+    assert {line.reason for line in result.missing} == {"no"}
+    assert len(result.missing) == 2 * GPUS

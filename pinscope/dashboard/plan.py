@@ -22,6 +22,7 @@ from pinscope.planning.plan import (
     safety_of,
 )
 from pinscope.planning.reading import draw_plan, read_plan
+from pinscope.report.facts import form_parameters
 from pinscope.text import sentence
 
 _BANNERS: Mapping[Level, tuple[str, str]] = {
@@ -78,6 +79,8 @@ def _verdict(level: Level, verdict: str) -> None:
     kind, icon = _BANNERS[level]
     words = LEVEL_WORDS[level]
     text = verdict.removeprefix(f"{words}: ")
+    for parameter in form_parameters(PlanParams):  # the page has fields for options
+        text = text.replace(f"--{parameter.name.replace('_', '-')}", f"“{parameter.title}”")
     getattr(st, kind)(plain(text[:1].upper() + text[1:]), title=words, icon=icon)
 
 

@@ -55,6 +55,11 @@ def test_another_host_can_be_asked_about_by_a_link_and_this_one_again(
     assert "ost_memory: must be greater than 0" in app.error[0].value.replace("\\", "")
 
 
+def test_what_is_to_be_given_goes_by_the_name_of_its_field(open_page: Open, machine: Callable[[int], None]) -> None:
+    machine(0)
+    assert open_page(PLAN).info[0].value.replace("\\", "").endswith("give “Memory of another host” or “Host like”.")
+
+
 def test_the_host_of_a_recording_is_planned_for_with_its_gpu(open_page: Open, machine: Callable[[int], None]) -> None:
     machine(1)
     app = open_page(PLAN, like="h200", pinned="16GiB")

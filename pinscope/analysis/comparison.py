@@ -243,8 +243,8 @@ class Comparison:
     @cached_property
     def shown(self) -> list[ComparedCell]:
         """What differs; of a cell whose first figure differs, that alone."""
-        told = {cell.key: cell.verdict for cell in self.firsts}
-        return [cell for cell in self.cells if cell.differs and (cell.is_first or told.get(cell.key) != cell.verdict)]
+        firsts = {cell.key: cell.verdict for cell in self.firsts}
+        return [cell for cell in self.cells if cell.differs and (cell.is_first or firsts.get(cell.key) != cell.verdict)]
 
     @cached_property
     def counts(self) -> Counter[CellVerdict]:
@@ -424,7 +424,7 @@ class _BothSides:
     def compared(self, false_share: float) -> Iterator[ComparedCell]:
         """Each figure of each cell that both sides have."""
         a, b = self.sides
-        shared, told = [key for key in a if key in b], set[CellKey]()
+        shared, begun = [key for key in a if key in b], set[CellKey]()
         for name, value in self.table.values.items():
             both = {key: (_known(a[key], name), _known(b[key], name)) for key in shared}
             measured = {key: samples for key, samples in both.items() if all(samples)}
@@ -438,7 +438,7 @@ class _BothSides:
                     texts=self.words[key],
                     figure=name,
                     value=value,
-                    is_first=key not in told,
+                    is_first=key not in begun,
                     a=pooled_a,
                     b=pooled_b,
                     ratio=seen.ratio if seen else None,
@@ -446,7 +446,7 @@ class _BothSides:
                     high=seen.high if seen else None,
                     verdict=_verdict(value, pooled_a, pooled_b, seen),
                 )
-                told.add(key)
+                begun.add(key)
 
     def _differing(
         self, measured: Mapping[CellKey, tuple[Sequence[Sample], Sequence[Sample]]], false_share: float

@@ -15,6 +15,7 @@ from pinscope.experiments.registry import cells_of, checked_rows
 from pinscope.records import run as records
 from pinscope.records.run import Attachment, Finding, Quantity, Reading, Table
 from pinscope.report.facts import Document, by_severity, called, open_document, place
+from pinscope.report.markdown import render_markdown
 from pinscope.report.write import write_report
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
@@ -222,8 +223,6 @@ class Run(Answer):
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:
-        from pinscope.report.markdown import render_markdown  # noqa: PLC0415 - seldom needed
-
         return render_markdown([self._without_charts]).decode()
 
 

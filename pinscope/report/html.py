@@ -135,7 +135,7 @@ def _packed(content: Iterable[bytes]) -> Iterator[Markup]:
         if whole := len(packed) // 3 * 3:  # three bytes are four letters
             yield Markup(base64.b64encode(packed[:whole]).decode())  # noqa: S704 - letters and digits
             packed = packed[whole:]
-    yield Markup(base64.b64encode(packed + packer.flush()).decode())  # noqa: S704
+    yield Markup(base64.b64encode(packed + packer.flush()).decode())  # noqa: S704 - likewise
 
 
 @cache

@@ -123,7 +123,7 @@ def test_two_ranks_are_attached_together_and_hardly_slower_meanwhile(tmp_path: P
     pytest.importorskip("torch")
     stop, times = tmp_path / "stop", []
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--log-dir", str(tmp_path))
-    with running(*launcher, PROGRAM, "torch", stop) as process:
+    with running(*launcher, PROGRAM, "server", stop) as process:
         time.sleep(10)
         for _ in range(RANKS_TIMES):
             begin = time.time_ns()

@@ -7,6 +7,7 @@ as the program says; 12 µs a failing call; no failed call of the libraries' own
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -93,13 +94,16 @@ def test_a_launch_that_fails_has_its_line_and_the_line_that_met_its_error(tmp_pa
 
 
 def test_10_000_failing_calls_cost_under_15_us_each(tmp_path: Path) -> None:
-    alone = subprocess.run([sys.executable, str(FAILING), "many"], capture_output=True, text=True, check=True)
-    seen = Traced(tmp_path, str(FAILING), "many")
-    (row,) = failed(seen)
-    more = json.loads(seen.stdout) - json.loads(alone.stdout)
-    sys.stdout.write(f"{alone.stdout} {seen.stdout} {more}\n")
-    assert (row["count"], row["error"]) == (10_000, 1)
-    assert more < 15e-6
+    """The middle of three pairs: a host's speed changes by half within seconds."""
+    more = []
+    for _ in range(3):
+        alone = subprocess.run([sys.executable, str(FAILING), "many"], capture_output=True, text=True, check=True)
+        seen = Traced(tmp_path, str(FAILING), "many")
+        (row,) = failed(seen)
+        assert (row["count"], row["error"]) == (10_000, 1)
+        more.append(json.loads(seen.stdout) - json.loads(alone.stdout))
+    sys.stdout.write(f"{more}\n")
+    assert statistics.median(more) < 15e-6
 
 
 TWICE = {

@@ -125,10 +125,8 @@ def _is_worse(item: Regression | None, tolerance: float) -> bool:
 
 
 def _each(compared: Comparison) -> Iterator[tuple[_Key, Regression]]:
-    for cell in compared.cells:
+    for cell in (*compared.cells, *compared.alone):
         yield (cell.figure, *cell.key), cell
-    for lone in compared.alone:
-        yield (lone.figure, *lone.labels.values()), lone
 
 
 def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
@@ -139,7 +137,7 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
 
     def has_fallen(item: Regression) -> bool:
         if isinstance(item, LoneCell):
-            return bool(whole) and not item.first and item.unit == "seconds" and item.value > least
+            return bool(whole) and item.is_new and item.value.unit == "seconds" and item.amount > least
         if id(item) not in shown or not _is_chosen(item, only):
             return False
         is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
@@ -151,7 +149,7 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
 def regression_words(worse: Regression) -> str:
     """Both figures, and how far they differ."""
     if isinstance(worse, LoneCell):
-        return f"new, costs {format_value(worse.value, worse.unit)}"
+        return f"new, costs {format_value(worse.amount, worse.value.unit)}"
     figure = "" if worse.is_first else f"{worse.value.title} "
     a, b = (format_value(side.value, worse.value.unit) for side in (worse.a, worse.b))
     change = f" ({worse.interval_words})" if worse.interval_words else ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from pinscope.analysis.cell_tables import cell_tables
 from pinscope.analysis.cells import NO_LABEL, Better, Label, Value
 from pinscope.analysis.columns import Columns
-from pinscope.analysis.comparison import Measured
+from pinscope.analysis.comparison import CellFigure, Measured
 from pinscope.analysis.read_rows import Row
 from pinscope.records.base import LAYOUT_CHARACTERS, MOST_FIGURES, Record
 from pinscope.records.run import RunFigures
@@ -60,36 +58,6 @@ class Layout(Record):
     kinds: tuple[CellNames, ...]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a cell.
-
-    Attributes:
-        kind: class of the cell; ``labels``: of it, plain; ``texts``: the same as words.
-        marks: what the labels are.
-        name: of the figure; ``value``: what it is.
-        is_first: whether it stands for its cell.
-    """
-
-    kind: str
-    labels: Mapping[str, Any]
-    texts: Mapping[str, str]
-    marks: Mapping[str, Label]
-    name: str
-    value: Value
-    is_first: bool
-
-    @cached_property
-    def cell(self) -> str:
-        """Tells its cell from all others of its experiment."""
-        return json.dumps([self.kind, list(self.labels.values())])
-
-    @property
-    def words(self) -> str:
-        """Its labels, and what it is."""
-        return ", ".join([*(text for text in self.texts.values() if text != NO_LABEL), self.value.title])
-
-
 def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
     """The figures of a run; ``None`` of one without any, or with more than are kept."""
     kinds, values = list[CellNames](), list[float | None]()
@@ -132,7 +100,7 @@ def _facts(measured: Measured, rows: Sequence[Row]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def named_figures(layout: str) -> Sequence[Figure] | None:
+def named_figures(layout: str) -> Sequence[CellFigure] | None:
     """The figures of a layout in the order of their numbers; ``None`` where it cannot be read."""
     try:
         known = Layout.model_validate_json(layout)
@@ -141,7 +109,7 @@ def named_figures(layout: str) -> Sequence[Figure] | None:
         return None
 
 
-def _named(kind: CellNames) -> list[Figure]:
+def _named(kind: CellNames) -> list[CellFigure]:
     marks = {label.name: Label(label.title, label.unit) for label in kind.labels}
     varied = {label.name for label in kind.labels if len(label.values) > 1}
     figures = []
@@ -151,5 +119,5 @@ def _named(kind: CellNames) -> list[Figure]:
         texts = {name: text for name, _, text in at if name in varied and text != NO_LABEL}
         for place, figure in enumerate(kind.figures):
             value = Value(figure.title, figure.unit, figure.better)
-            figures.append(Figure(kind.kind, labels, texts, marks, figure.name, value, place == 0))
+            figures.append(CellFigure(kind.kind, marks, labels, texts, figure.name, value, place == 0))
     return figures

@@ -51,7 +51,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
     worst_first = np.argsort(-worst, kind="stable")
     drawn = sorted(worst_first[:MOST_LABELS])
-    words = [fleet.figures[at].words for at in fleet.firsts]
+    words = [fleet.figures[at].full_words for at in fleet.firsts]
     heat = go.Heatmap(
         x=words,
         y=[names[row] for row in drawn],
@@ -120,8 +120,8 @@ def spread(fleet: Fleet, at: int) -> Chart:
     listed = [(name, format_value(value, unit)) for name, value in out[:5]]
     return Chart(
         f"spread-{at}",
-        drawn.words,
+        drawn.full_words,
         f"Median {format_value(float(np.median(known)), unit)} of {len(known):,} GPUs.",
         figure,
-        alt_text(f"{drawn.words} over {len(known):,} GPUs; worse", listed),
+        alt_text(f"{drawn.full_words} over {len(known):,} GPUs; worse", listed),
     )

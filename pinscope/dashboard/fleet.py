@@ -46,7 +46,7 @@ def show() -> None:
         _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
-    names = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
+    names = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
     figure = st.selectbox("Figure", list(names), key="figure", bind="query-params")
     chart_view(spread(fleet, names[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")

@@ -17,8 +17,7 @@ import numpy as np
 
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
-from pinscope.analysis.comparison import change_words
-from pinscope.analysis.figures import Figure
+from pinscope.analysis.comparison import CellFigure, change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
@@ -115,7 +114,7 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
         rows.append([gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), state])
         rows[-1] += [value if math.isfinite(value) else None, gpu.runs[0]]
     columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
-    columns |= {fleet.figures[first].words: fleet.figures[first].value.unit, "newest run": "text"}
+    columns |= {fleet.figures[first].full_words: fleet.figures[first].value.unit, "newest run": "text"}
     left = max(len(order) - MOST_ROWS, 0)
     groups = "; ".join(f"{number}: {words}" for number, words in enumerate(fleet.groups[:4], start=1))
     note = f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else "")
@@ -130,7 +129,7 @@ def spread_table(fleet: Fleet) -> Table:
         names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
         worse = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
-        rows.append([figure.words, spread.group + 1, spread.gpus, *quantiles, worse])
+        rows.append([figure.full_words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table("Figures over the fleet", {**columns, "worse": "text"}, rows)
 
@@ -153,8 +152,8 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
     }
 
 
-def _spread(figure: Figure, spread: Spread) -> dict[str, Any]:
-    what = {"labels": dict(figure.labels), "figure": figure.name, "unit": figure.value.unit}
+def _spread(figure: CellFigure, spread: Spread) -> dict[str, Any]:
+    what = {"labels": dict(figure.labels), "figure": figure.figure, "unit": figure.value.unit}
     return {**what, "group": spread.group, "gpus": spread.gpus, "quantiles": spread.quantiles}
 
 
@@ -178,7 +177,7 @@ def _csv(fleet: Fleet) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     heads = ["host", "gpu", "device", "tags", "group", "judged", "runs"]
-    writer.writerow([*heads, *(fleet.figures[at].words for at in fleet.firsts)])
+    writer.writerow([*heads, *(fleet.figures[at].full_words for at in fleet.firsts)])
     for place, (gpu, values) in enumerate(zip(fleet.gpus, fleet.values[:, fleet.firsts], strict=True)):
         state = fleet.states.get(place, "")
         own = [gpu.host, gpu.gpu, gpu.device, " ".join(gpu.tags), gpu.group, state, " ".join(gpu.runs)]
@@ -221,12 +220,12 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
     chosen = [usual[step] for step in steps]
-    cells = defaultdict[str, dict[str, KeptFigure]](dict)
+    cells = defaultdict[Any, dict[str, KeptFigure]](dict)
     for at, figure in enumerate(fleet.figures):
         samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
         if kept := kept_figure(samples, figure.value.unit):
-            cells[figure.cell][figure.name] = kept
-    of_cell = {figure.cell: figure for figure in fleet.figures}
+            cells[figure.key][figure.figure] = kept
+    of_cell = {figure.key: figure for figure in fleet.figures}
     first = store.run(fleet.gpus[chosen[0]].runs[0])
     run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
     return KeptRuns(

@@ -58,7 +58,7 @@ def verdict(comparison: Comparison) -> str:
     if not host.differs:
         return f"No difference: at most {b} was pinned, {a} on side {comparison.a.name}."
     more = host.b.value > host.a.value
-    holders = [(cell.value, cell.labels["name"]) for cell in comparison.alone if cell.first != more and cell.labels]
+    holders = [(cell.amount, cell.labels["name"]) for cell in comparison.alone if cell.is_new == more and cell.labels]
     holders += [
         (abs(cell.b.value - cell.a.value), cell.labels["name"])
         for cell in comparison.cells

@@ -105,9 +105,8 @@ def _fits(change: _Change, before: float, after: float) -> bool:
 def _changes(comparison: Comparison) -> Iterator[_Change]:
     for lone in comparison.alone:
         if "text" in lone.labels:
-            yield _Change(
-                -lone.value if lone.first else lone.value, _line(lone.labels), "Gone" if lone.first else "New"
-            )
+            cost, word = (lone.amount, "New") if lone.is_new else (-lone.amount, "Gone")
+            yield _Change(cost, _line(lone.labels), word)
     for cell in comparison.firsts:
         if "text" in cell.labels and cell.verdict != "same":
             costs = f"costs {format_seconds(cell.b.value)} instead of {format_seconds(cell.a.value)}"

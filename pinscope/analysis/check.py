@@ -7,7 +7,7 @@ new runs alone are worse by more than the tolerance too, and all runs together l
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, stdev
 from typing import Any
@@ -69,21 +69,10 @@ class Checked:
         return bool(cell.low and cell.high and math.sqrt(cell.high / cell.low) - 1 <= self.tolerance)
 
 
-def suspects(
-    kept: KeptRuns, runs: Sequence[Measured], tolerance: float = TOLERANCE, only: Only | None = None
-) -> dict[_Key, Any]:
-    """Which cell and figure of these runs fell out, by what makes it that: worth to be measured again, not yet blamed.
-
-    Raises:
-        BadInput: nothing of them is in the baseline.
-    """
-    return _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
-
-
 def check(
     kept: KeptRuns,
-    first: Sequence[Measured],
-    again: Sequence[Measured] = (),
+    runs: Sequence[Measured],
+    make_more: Callable[[int], Sequence[Measured]] | None = None,
     tolerance: float = TOLERANCE,
     only: Only | None = None,
 ) -> Checked:
@@ -91,24 +80,25 @@ def check(
 
     Args:
         kept: the baseline.
-        first: the runs.
-        again: those that were made because something fell out. Blamed is what fell out, is worse by the tolerance in
-            these alone too, and is more than chance in all of them together.
+        runs: what is held against it.
+        make_more: makes further runs where something fell out, and is given how much. Blamed is then what is worse by
+            the tolerance in these alone too, and is more than chance in all runs together.
         tolerance: a difference that is no regression, relative.
         only: the cells that count.
 
     Raises:
         BadInput: nothing of them is in the baseline, or ``only`` leaves nothing.
     """
-    fallen = suspects(kept, first, tolerance, only)
-    compared = _compared(kept, [*first, *again], FALSE_SHARE)
-    alone = dict(_each(_compared(kept, again, FALSE_SHARE))) if again else {}
+    fallen = _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
+    more = make_more(len(fallen)) if make_more and fallen else ()
+    compared = _compared(kept, [*runs, *more], FALSE_SHARE)
+    alone = _by_key(_compared(kept, more, FALSE_SHARE)) if more else {}
     blamed = [
         worse
         for key, worse in _fallen(compared, tolerance, only).items()
-        if key in fallen and (not again or _is_worse(alone.get(key), tolerance))
+        if key in fallen and (not more or _is_worse(alone.get(key), tolerance))
     ]
-    once = len(fallen) - len(blamed) if again else 0
+    once = len(fallen) - len(blamed) if more else 0
     return Checked(compared, _chosen(compared, only), blamed, once, tolerance)
 
 
@@ -124,9 +114,9 @@ def _is_worse(item: Regression | None, tolerance: float) -> bool:
     return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
 
 
-def _each(compared: Comparison) -> Iterator[tuple[_Key, Regression]]:
-    for cell in (*compared.cells, *compared.alone):
-        yield (cell.figure, *cell.key), cell
+def _by_key(compared: Comparison) -> dict[_Key, Regression]:
+    items: list[Regression] = [*compared.cells, *compared.alone]
+    return {(item.figure, *item.key): item for item in items}
 
 
 def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
@@ -143,17 +133,15 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
         is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
         return is_worth and _is_worse(item, tolerance)
 
-    return {key: item for key, item in _each(compared) if has_fallen(item)}
+    return {key: item for key, item in _by_key(compared).items() if has_fallen(item)}
 
 
 def regression_words(worse: Regression) -> str:
     """Both figures, and how far they differ."""
     if isinstance(worse, LoneCell):
         return f"new, costs {format_value(worse.amount, worse.value.unit)}"
-    figure = "" if worse.is_first else f"{worse.value.title} "
     a, b = (format_value(side.value, worse.value.unit) for side in (worse.a, worse.b))
-    change = f" ({worse.interval_words})" if worse.interval_words else ""
-    return f"{figure}{b} instead of {a}{change}"
+    return f"{b} instead of {a}{f' ({worse.interval_words})' if worse.interval_words else ''}"
 
 
 # Which cells

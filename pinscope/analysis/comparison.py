@@ -114,7 +114,7 @@ class CellFigure:
     @property
     def words(self) -> str:
         """Its labels in words."""
-        return ", ".join(self.texts.values())
+        return ", ".join(self.texts.values()) or "all"
 
     @property
     def full_words(self) -> str:
@@ -320,7 +320,7 @@ def compare(
         settings=dict(_settings(a, b)),
         cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
         alone=[
-            LoneCell(*vars(of).values(), not first, _pooled(first or second).value)
+            LoneCell(**vars(of), is_new=not first, amount=_pooled(first or second).value)
             for of, first, second in given
             if not (first and second)
         ],
@@ -458,8 +458,8 @@ def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference | None
         verdict = "same"
     elif not (seen.differs if seen else of.value.unit in COUNTED and min(a.value, b.value) == 0):
         verdict = "unknown"
-    interval = (seen.ratio, seen.low, seen.high) if seen else (None, None, None)
-    return ComparedCell(*vars(of).values(), a, b, *interval, verdict)
+    interval = vars(seen) if seen else dict.fromkeys(("ratio", "low", "high"))
+    return ComparedCell(**vars(of), a=a, b=b, **interval, verdict=verdict)
 
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:

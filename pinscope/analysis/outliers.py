@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import CellFigure, CellVerdict, ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.comparison import CellFigure, ComparedCell, Comparison, Pooled, Side
 from pinscope.analysis.figures import FINDING, NODE, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 
@@ -523,5 +523,5 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    verdict: CellVerdict = "worse" if is_out else "same"
-    return ComparedCell(*vars(replace(figure, is_first=True)).values(), usual, runs, ratio, None, None, verdict)
+    sides: dict[str, Any] = {"a": usual, "b": runs, "ratio": ratio, "low": None, "high": None}
+    return ComparedCell(**{**vars(figure), "is_first": True}, **sides, verdict="worse" if is_out else "same")

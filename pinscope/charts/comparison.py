@@ -52,7 +52,7 @@ def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
         horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
         alt = f"{what} of both sides; of the largest"
         return curves("both", "Both sides", words, panes, scale_of(what, unit), horizontal, alt, pixels=200)
-    times = {cell.words or "all": (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
+    times = {cell.words: (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
     parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]
     upright = None if unit == "seconds" else scale_of(what, unit)
     return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=upright, side_by_side=True)
@@ -82,7 +82,7 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
     known = sorted([cell for cell in cells if cell.low and cell.high][:MOST_RATIOS], key=lambda cell: cell.gain)
     if not known:
         return
-    names = {cell.words or "all": cell for cell in known}
+    names = {cell.words: cell for cell in known}
     figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
     for verdict, some in grouped(names.items(), lambda item: item[1].verdict).items():
         points = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,17 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import (
-    TOLERANCE,
-    Checked,
-    check,
-    deviation,
-    lacking,
-    least_change,
-    parse_only,
-    runs_needed,
-    suspects,
-)
+from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, least_change, parse_only, runs_needed
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -37,7 +28,7 @@ from pinscope.report.baseline import (
     check_document,
     check_suffix,
     read_baseline,
-    regression_line,
+    regression_lines,
     write_baseline,
     write_result,
 )
@@ -122,9 +113,9 @@ def write(
     with store_to_read() as store:
         measured = _taken(store, runs)
         for request in requests:
-            measured += _run(store, request, count)
+            measured += _made(store, request, count)
         if trace:
-            measured += _trace(store, trace, count)
+            measured += _made(store, trace, count)
     baseline = baseline_of(measured)
     write_baseline(file, baseline)
     if as_json:
@@ -197,16 +188,20 @@ def against(
             if names := lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
-            first = taken.get(kept.subject) if runs else _again(store, kept, trace, count, other_machine)
+            what = _subject(kept, trace)
+            here = [kept.run.model_copy(update={"environment": capture_environment()})]
+            if runs:
+                here = [measured.run for measured in taken.get(kept.subject, ())]
+            machines = machine_keys([kept.run], here)
+            if not (other_machine or machines.is_one_machine):
+                changed = key_words(machines.different)
+                raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
+            make_more = partial(_made, store, what, count) if what and not runs else None
+            first = make_more() if make_more else taken.get(kept.subject)
             if not first:
                 complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
                 continue
-            _refuse_another_machine(kept, first, other_machine)
-            again = list[Measured]()
-            if not runs and (fallen := suspects(kept, first, limit, wanted)):
-                complain(f"{len(fallen)} fell out: measured once more before they are blamed")
-                again = _again(store, kept, trace, AGAIN * count, other_machine)
-            checked.append(check(kept, first, again, limit, wanted))
+            checked.append(check(kept, first, make_more, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
     if output is not None:
@@ -223,8 +218,8 @@ def _print(checked: Sequence[Checked]) -> None:
         experiment, keys = result.comparison.experiment, result.comparison.machines.different
         if keys:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
-        for regression in result.regressions:
-            print_line(regression_line(experiment, regression))
+        for line in regression_lines(result):
+            print_line(line)
         print_prose(f"{experiment}: {_result_words(result)}.")
 
 
@@ -243,53 +238,50 @@ def _result_words(result: Checked) -> str:
     return f"no regression in {cells}{shows}{once}"
 
 
-def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:
-    machines = machine_keys([kept.run], [measured.run for measured in runs])
-    if not (is_allowed or machines.is_one_machine):
-        changed = key_words(machines.different)
-        raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
-
-
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
     return [measured for name in runs or () for measured in measured_runs(lambda: store, name)]
 
 
-def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> list[Measured]:
-    """Runs of what the baseline has, with its parameters; none of a program that nobody named."""
+def _subject(kept: KeptRuns, trace: str | None) -> Request | str | None:
+    """What is run again: the experiment with the parameters of the baseline, or the program that somebody named."""
     run = kept.run
     if isinstance(run, ExperimentRun):
-        request = Request(run.experiment, run.lab, run.device, run.quick, run.params)
-        here = prepare(request, capture_environment())
-        _refuse_another_machine(kept, [Measured(here, ())], other_machine)
-        return list(_run(store, request, count))
-    return list(_trace(store, trace, count)) if trace and kept.subject[0] == "trace" else []
+        return Request(run.experiment, run.lab, run.device, run.quick, run.params)
+    return trace if run.kind == "trace" else None
 
 
-def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
-    """So many runs, one after the other.
+def _made(store: Store, what: Request | str, count: int, fallen: int = 0) -> list[Measured]:
+    """So many runs of an experiment, or traces of a program, one after the other; more where so much fell out.
 
     Raises:
         MeasurementFailed: one did not end by itself.
         Cancelled: somebody stopped it.
+        StoreFailed: a trace could not be stored.
     """
-    with Stop() as stop:
-        for number in range(count):
-            complain(f"run {number + 1} of {count}")
-            run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
-            if code == Cancelled.exit_code or stop.asked:
-                raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
-            if code:
-                raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
-            yield measured_run(run, rows)
-
-
-def _trace(store: Store, command: str, count: int) -> Iterator[Measured]:
-    """So many traces of a program; errors as of :func:`_run`."""
+    if fallen:
+        complain(f"{fallen} fell out: measured once more before they are blamed")
+        count *= AGAIN
+    made = []
     for number in range(count):
-        complain(f"trace {number + 1} of {count}")
-        traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
-        if traced.exit_code or traced.run.error:
-            raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
-        if traced.saved is not None:
-            raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
-        yield measured_run(traced.run, traced.rows)
+        complain(f"{'trace' if isinstance(what, str) else 'run'} {number + 1} of {count}")
+        made.append(_traced(store, what) if isinstance(what, str) else _measured(store, what))
+    return made
+
+
+def _measured(store: Store, request: Request) -> Measured:
+    with Stop() as stop:
+        run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
+        if code == Cancelled.exit_code or stop.asked:
+            raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
+        if code:
+            raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
+        return measured_run(run, rows)
+
+
+def _traced(store: Store, command: str) -> Measured:
+    traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
+    if traced.exit_code or traced.run.error:
+        raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
+    if traced.saved is not None:
+        raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
+    return measured_run(traced.run, traced.rows)

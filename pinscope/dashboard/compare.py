@@ -147,7 +147,7 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
 
 
 def _card(comparison: Comparison, cell: ComparedCell) -> None:
-    st.caption(prose(f"{cell.value.title}: {cell.words}" if cell.words else cell.value.title))
+    st.caption(prose(f"{cell.value.title}: {cell.words}"))
     sides = ((comparison.a.name, cell.a), (comparison.b.name, cell.b))
     st.markdown("  \n".join(f"{name} **{prose(report.side_text(side, cell.value.unit))}**" for name, side in sides))
     change = prose(" ".join(filter(None, (cell.verdict_words, format_change(cell.ratio)))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from pinscope.analysis.baseline import Baseline
 from pinscope.analysis.check import Checked, Regression, regression_words
-from pinscope.analysis.comparison import ComparedCell, change_words
+from pinscope.analysis.comparison import change_words
 from pinscope.errors import BadInput
 from pinscope.report.comparison import comparison_object
 from pinscope.store.new_file import write_new
@@ -54,9 +55,15 @@ def read_baseline(path: Path) -> Baseline:
         raise BadInput(f"{path} is no baseline of pinscope check ({where}: {first['msg']})") from None
 
 
-def regression_line(experiment: str, regression: Regression) -> str:
-    """One line of what is worse."""
-    return f"{experiment}: {regression.words or 'all'}: {regression_words(regression)}"
+def regression_lines(result: Checked) -> list[str]:
+    """A line of each that is worse."""
+    return [
+        f"{result.comparison.experiment}: {_where(worse)}: {regression_words(worse)}" for worse in result.regressions
+    ]
+
+
+def _where(worse: Regression) -> str:
+    return worse.words if worse.is_first else worse.full_words
 
 
 def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
@@ -69,12 +76,12 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
                 "experiment": result.comparison.experiment,
                 "regressions": [
                     {
-                        "line": regression_line(result.comparison.experiment, regression),
-                        "labels": dict(regression.labels),
-                        "figure": regression.figure,
-                        "ratio": getattr(regression, "ratio", None),
+                        "line": line,
+                        "labels": worse.labels,
+                        "figure": worse.figure,
+                        "ratio": getattr(worse, "ratio", None),
                     }
-                    for regression in result.regressions
+                    for line, worse in zip(regression_lines(result), result.regressions, strict=True)
                 ],
                 "not_again": result.once,
                 "comparison": comparison_object(result.comparison),
@@ -91,25 +98,25 @@ def junit(checked: Sequence[Checked]) -> bytes:
     """
     root = ET.Element("testsuites", name="pinscope check")
     for result in checked:
-        name = result.comparison.experiment
+        name, limit = result.comparison.experiment, change_words(result.tolerance)
         suite = ET.SubElement(root, "testsuite", name=name)
-        failing = {item.key for item in result.regressions if isinstance(item, ComparedCell)}
-        for cell in result.cells:
-            if cell.key not in failing:
-                case = ET.SubElement(suite, "testcase", classname=name, name=cell.words or "all")
-                if cell.verdict == "unknown":
-                    ET.SubElement(case, "skipped", message="measured once: not told from chance")
-                elif not result.tells(cell):
-                    limit = change_words(result.tolerance)
-                    ET.SubElement(case, "skipped", message=f"{limit} more would not show: too few runs")
-        for regression in result.regressions:
-            where = regression.words or "all"
-            if isinstance(regression, ComparedCell) and not regression.is_first:
-                where += f", {regression.value.title}"
+        cases = [(_where(worse), "failure", regression_words(worse)) for worse in result.regressions]
+        failing = {worse.key for worse in result.regressions}
+        for cell in (cell for cell in result.cells if cell.key not in failing):
+            why = f"{limit} more would not show: too few runs"
+            if cell.verdict == "unknown":
+                why = "measured once: not told from chance"
+            cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
+        for where, outcome, why in cases:
             case = ET.SubElement(suite, "testcase", classname=name, name=where)
-            ET.SubElement(case, "failure", message=regression_words(regression))
-        for tag in ("testcase", "failure", "skipped"):
-            suite.set({"testcase": "tests", "failure": "failures"}.get(tag, tag), str(len(list(suite.iter(tag)))))
+            if outcome:
+                ET.SubElement(case, outcome, message=why)
+        outcomes = Counter(outcome for _, outcome, _ in cases)
+        suite.attrib |= {
+            "tests": str(len(cases)),
+            "failures": str(outcomes["failure"]),
+            "skipped": str(outcomes["skipped"]),
+        }
     ET.indent(root)
     return bytes(ET.tostring(root, "utf-8", xml_declaration=True)) + b"\n"
 

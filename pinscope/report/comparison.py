@@ -201,7 +201,7 @@ def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCel
     is_single = len(figures) == 1
     rows = [
         (
-            (cell.words or "all") if is_single else cell.full_words,
+            cell.words if is_single else cell.full_words,
             *(side_text(side, cell.value.unit) for side in (cell.a, cell.b)),
             f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,

@@ -43,29 +43,26 @@ def trend(
 
     A step is named where it cannot be chance; that takes 9 runs at least."""
     with Store() as store:
-        series = trend_of(store, experiment, figure, like)
+        course = trend_of(store, experiment, figure, like)
     if as_json:
-        print_json(trend_document(series))
+        print_json(trend_document(course))
         return
-    course = series.trend
-    first, last = course.points[0].run, course.points[-1].run
+    first, last, values = course.runs[0], course.runs[-1], course.values
     days = f"{first.created_at:%Y-%m-%d} to {last.created_at:%Y-%m-%d}"
     print_line(f"{course.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
-    values, columns = [point.value for point in course.points], terminal_columns() or UNKNOWN_COLUMNS
+    columns = terminal_columns() or UNKNOWN_COLUMNS
     low, high = min(values), max(values)
-    heights = [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
-    print_line(format_heights(heights[-columns:]))
+    print_line(format_heights([1 + 7 * (value - low) / ((high - low) or 1.0) for value in values[-columns:]]))
     places = {step.place for step in course.steps}
     if places:
         print_line("".join("▲" if place in places else " " for place in range(len(values)))[-columns:].rstrip())
     ends = " to ".join(format_value(value, course.figure.unit) for value in (low, high))
     print_line(f"{format_count(len(values), 'run')}, {ends}")
-    if course.steps:
-        for step in course.steps:
-            print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")
-    else:
+    for step in course.steps:
+        print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")
+    if not course.steps:
         print_prose(verdict(course))
-    if series.others:
-        complain(f"{series.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
-    if series.left_out:
-        complain(series.left_out)
+    if course.others:
+        complain(f"{course.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
+    if course.left_out:
+        complain(course.left_out)

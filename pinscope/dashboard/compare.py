@@ -42,8 +42,10 @@ def show() -> None:
         return
     actions = st.container(horizontal=True, vertical_alignment="center")
     compared = state.compared(store, tuple(map(tuple, chosen.values())))
+    ids = [[run.id for run in runs] for runs in chosen.values()]
+    swapped = dict(zip(SIDES, reversed(ids), strict=True))
     with actions:
-        st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(chosen["b"], chosen["a"]))
+        st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(swapped,))
         with st.popover("Download", icon=":material/download:"):
             _downloads(compared)
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
@@ -52,13 +54,12 @@ def show() -> None:
     for words in compared.left_out:
         st.caption(prose(words))
     st.caption("The address of this page holds the runs. On the command line:")
-    sides = (",".join(run.id for run in runs) for runs in chosen.values())
-    st.code(f"pinscope compare {' '.join(sides)}", language=None, wrap_lines=True)
+    st.code(f"pinscope compare {' '.join(map(','.join, ids))}", language=None, wrap_lines=True)
 
 
 def _choose(store: Store) -> dict[str, list[Run]]:
-    """The runs of each side: those of the address until somebody chooses others, which the address names then."""
-    known = {run.id: run for run in store.each_run() if run.status != "running"}
+    """The runs of each side: those of the address, which names what somebody chooses."""
+    known = [run for run in store.each_run() if run.status != "running"]
     chosen = dict[str, list[Run]]()
     with st.grid(2, min_column_width=320) as grid:
         for side in SIDES:
@@ -67,46 +68,35 @@ def _choose(store: Store) -> dict[str, list[Run]]:
     return chosen
 
 
-def _side(store: Store, side: str, known: Mapping[str, Run], others: Sequence[Run]) -> list[Run]:
-    link, key = st.query_params.get(side, ""), f"compare-{side}"
+def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    error, linked, key = None, list[Run](), f"compare-{side}"
     try:
-        linked, error = [store.run(name) for name in link.split(",") if name], None
+        linked = [store.run(name) for name in st.query_params.get(side, "").split(",") if name]
     except UnknownName as unknown:
-        linked, error = [], unknown
-    ids = [run.id for run in linked]
-    if key not in st.session_state or st.session_state.get(f"{key}-link") != link:
-        st.session_state[key] = ids
+        error = unknown
     kinds, taken = {(run.experiment, run.lab) for run in others}, {run.id for run in others}
-    fitting = (run for run in known.values() if run.id not in taken and kinds <= {(run.experiment, run.lab)})
-    still = (known[name] for name in st.session_state[key] if name in known)
-    runs = {run.id: run for run in (*fitting, *linked, *still)}
+    fitting = [run for run in known if run.id not in taken and kinds <= {(run.experiment, run.lab)}]
+    runs = {run.id: run for run in (*fitting, *linked)}
+    st.session_state[key] = [run.id for run in linked]
     picked = st.multiselect(
         f"Side {side.upper()}",
         list(runs),
         key=key,
         format_func=lambda name: _label(runs[name]),
         placeholder="Choose runs",
+        on_change=lambda: _name({side: st.session_state[key]}),
     )
-    if picked != ids:
-        link, error = ",".join(picked), None
-        _address(side, link)
-    st.session_state[f"{key}-link"] = link
     if error:
         widgets.show_error(error)
     return [runs[name] for name in picked]
 
 
-def _address(side: str, link: str) -> None:
-    if link:
-        st.query_params[side] = link
-    else:
-        st.query_params.pop(side, None)
-
-
-def _name(*sides: Sequence[Run]) -> None:
-    """Let the address name these sides."""
-    for side, runs in zip(SIDES, sides, strict=True):
-        _address(side, ",".join(run.id for run in runs))
+def _name(sides: Mapping[str, Sequence[str]]) -> None:
+    """Let the address name the runs of these sides, by their ids."""
+    for side, ids in sides.items():
+        st.query_params[side] = ",".join(ids)
+        if not ids:
+            del st.query_params[side]
 
 
 def _label(run: Run) -> str:

@@ -38,8 +38,7 @@ def show() -> None:
     if figure is None:
         st.info("The newest of these runs has no figure to follow.", icon=TREND.icon)
         return
-    history = state.trend(store, tuple(runs), figure)
-    trend = history.trend
+    trend = state.trend(store, tuple(runs), figure)
     verdict_line(verdict(trend))
     chart_view(draw(trend), key="trend")
     for step in trend.steps:
@@ -49,26 +48,33 @@ def show() -> None:
             icon=":material/stairs:",
             query_params={"run": step.run.id},
         )
-    if history.left_out:
-        st.caption(prose(history.left_out))
+    if trend.left_out:
+        st.caption(prose(trend.left_out))
     st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope runs trend {experiment} {figure} --like {trend.points[-1].run.id}"
+    command = f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}"
     st.code(command, language=None, wrap_lines=True)
 
 
 def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str:
-    """One of the choices: that of the address until somebody chooses another, which the address names then; the first
-    where it names none of them. Streamlit's own binding would put the words there, which change with each run."""
+    """One of the choices: that which the address names; the first where it names none. Streamlit's own binding would
+    put the words there, which change with each run."""
     link, key = st.query_params.get(name), f"trend-{name}"
-    if key not in st.session_state or st.session_state[f"{key}-link"] != link:
-        st.session_state[key] = link
-    if st.session_state[key] not in titles:
-        st.session_state[key] = next(iter(titles))
+    st.session_state[key] = link if link in titles else next(iter(titles))
     chosen = st.selectbox(
-        label, list(titles), key=key, width=width, format_func=lambda choice: titles.get(choice, choice)
+        label,
+        list(titles),
+        key=key,
+        width=width,
+        format_func=lambda choice: titles.get(choice, choice),
+        on_change=lambda: _name(name, st.session_state[key]),
     )
-    st.query_params[name] = st.session_state[f"{key}-link"] = chosen
+    _name(name, chosen)
     return chosen
+
+
+def _name(name: str, choice: str) -> None:
+    """Let the address name what is chosen."""
+    st.query_params[name] = choice
 
 
 def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from pinscope.python.compared import Comparison, compare
     from pinscope.python.opened import Run, Runs
-    from pinscope.python.session import Plan, open, plan, run, runs
+    from pinscope.python.session import Comparison, Plan, compare, open, plan, run, runs
     from pinscope.records.snapshot import Snapshot
     from pinscope.tracing.part import ProgramPart
 
@@ -44,7 +43,7 @@ __all__ = [
     "trace",
 ]
 _WHERE = {"Run": "opened", "Runs": "opened", "Plan": "session", "open": "session", "plan": "session"}
-_WHERE |= {"run": "session", "runs": "session", "Comparison": "compared", "compare": "compared"}
+_WHERE |= {"run": "session", "runs": "session", "Comparison": "session", "compare": "session"}
 """Name → module in ``pinscope.python``, which is imported when the name is first asked for."""
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from pinscope.analysis.cells import frame
 from pinscope.errors import BadInput
@@ -226,21 +226,8 @@ class Run(Answer):
         return render_markdown([self._without_charts]).decode()
 
 
-class Runs(Sequence[Run]):
+class Runs(tuple[Run, ...]):
     """Runs, the newest first."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._runs = tuple(runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, place: int) -> Run: ...
-    @overload
-    def __getitem__(self, place: slice) -> Runs: ...
-    def __getitem__(self, place: int | slice) -> Run | Runs:
-        return Runs(self._runs[place]) if isinstance(place, slice) else self._runs[place]
 
     @property
     def latest(self) -> Run:
@@ -249,9 +236,9 @@ class Runs(Sequence[Run]):
         Raises:
             LookupError: there is none.
         """
-        if not self._runs:
+        if not self:
             raise LookupError("there is no such run")
-        return self._runs[0]
+        return self[0]
 
     def __repr__(self) -> str:
-        return "\n".join(map(repr, self._runs)) or "<no pinscope run>"
+        return "\n".join(map(repr, self)) or "<no pinscope run>"

@@ -1,29 +1,38 @@
-"""What a program of the user's own asks of PinScope: measure, open, find, plan."""
+"""What a program of the user's own asks of PinScope: measure, open, find, compare, plan."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pinscope
+from pinscope.analysis import comparison
+from pinscope.analysis.comparison import ComparedCell, Side
 from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
+from pinscope.experiments.registry import measured_run, verdict_of
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
-from pinscope.python.opened import Answer, Run, Runs
+from pinscope.python.opened import PAGE, Answer, Run, Runs
 from pinscope.records.run import ExperimentRun, LabKind, Origin, Reading, Status
+from pinscope.report.comparison import Compared, render, write_comparison
 from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.choice import ORDERS, Wanted, fits
 from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LOOK_SECONDS = 0.2
 ProgressTaker = Callable[[float, str], object]
@@ -82,29 +91,27 @@ def run(
 
 def _follow(store: Store, run: ExperimentRun, job: Job, progress: bool | ProgressTaker) -> None:
     """Say how far it is until its child ends."""
-    is_seen = sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules)
-    show = progress if callable(progress) else _line(run.experiment) if progress and is_seen else None
-    last = run.progress
+    is_line = progress is True and (sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules))
+    said = run.progress
     while job.child.poll() is None:
         with suppress(TimeoutExpired):
             job.child.wait(LOOK_SECONDS)
         with suppress(StoreFailed):  # the run goes on, and keeps what it measures
             known = store.run(run.id).progress
-            if show is not None and (known.fraction, known.message) != (last.fraction, last.message):
-                show(known.fraction, known.message)
-            last = known
-    if show is not None and not callable(progress):
-        sys.stderr.write("\r\x1b[K")
+            if (known.fraction, known.message) != (said.fraction, said.message):
+                if callable(progress):
+                    progress(known.fraction, known.message)
+                elif is_line:
+                    _write_line(f"{run.experiment} {known.fraction:4.0%} {known.message[:60]}")
+            said = known
+    if is_line:
+        _write_line("")
 
 
-def _line(experiment: str) -> ProgressTaker:
-    """One line on stderr, written again and again, as terminals and notebooks show it."""
-
-    def show(fraction: float, message: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{experiment} {fraction:4.0%} {message[:60]}")
-        sys.stderr.flush()
-
-    return show
+def _write_line(text: str) -> None:
+    """Write the line on stderr again, as terminals and notebooks show it."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
 
 
 def open(run: str | Path) -> Run:
@@ -175,6 +182,97 @@ def runs(
     with Store() as store:
         reconcile(store)
         return Runs([Run(record) for record in store.each_run(**wanted)])
+
+
+Taken = Run | str | Path
+"""A run, or what :func:`open` takes."""
+
+
+class Comparison:
+    """The second side against the first; see ``pinscope compare``.
+
+    Attributes:
+        core: all of it, as :class:`pinscope.analysis.comparison.Comparison`.
+        verdict: the answer in one sentence.
+        machines: what differs in the machines and the software → on each side.
+        came: findings that all runs of the second side have, and none of the first; ``went``: the other way round.
+    """
+
+    def __init__(self, made: comparison.Comparison) -> None:
+        self.core, self.verdict = made, verdict_of(made)
+        self.machines = {key.title: (key.a, key.b) for key in made.machines.different}
+        self.came, self.went = made.came, made.went
+
+    def worse(self, than: float = 0.0) -> list[ComparedCell]:
+        """Cells that are worse by more than this share, and by more than chance: their whole interval lies beyond it.
+        The worst first."""
+        return [cell for cell in self.core.shown if cell.verdict == "worse" and _beyond(cell, than)]
+
+    def better(self, than: float = 0.0) -> list[ComparedCell]:
+        """Likewise those that are better, the best first."""
+        return [cell for cell in reversed(self.core.shown) if cell.verdict == "better" and _beyond(cell, than)]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A row for each figure of each cell that both sides have: its labels, both values in SI units, their ratio
+        (second over first) with its interval, and ``better``, ``worse``, ``same`` or ``unknown``."""
+        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+        return pd.DataFrame.from_records(
+            [
+                {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
+                | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
+                for cell in self.core.cells
+            ]
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write a report (.html, .md, .json) to a file that is not there yet; the file.
+
+        Raises:
+            BadInput: no such format, no such folder, or there is such a file.
+        """
+        path = Path(path)
+        write_comparison(path, Compared([self.core], []))
+        return path
+
+    def __repr__(self) -> str:
+        return self._repr_markdown_()
+
+    def _repr_markdown_(self) -> str:
+        return render(Compared([self.core], []), ".md").decode()
+
+    def _repr_html_(self) -> str:
+        page = render(Compared([self.core], []), ".html").decode()
+        return PAGE.format(page=escape(page), title="Comparison")
+
+
+def _beyond(cell: ComparedCell, than: float) -> bool:
+    """Whether the end of the interval that is nearest to 1 is farther from it than this; of what is exact, the ratio
+    itself."""
+    if cell.ratio is None:  # from nothing to something, or the other way
+        return True
+    low, high = (cell.ratio if end is None else end for end in (cell.low, cell.high))
+    return low > 1 + than or high < 1 - than
+
+
+def compare(a: Taken | Iterable[Taken], b: Taken | Iterable[Taken]) -> Comparison:
+    """The second against the first: cells by their labels, lines of traces by their text, holders of timelines.
+
+    Args:
+        a: a run, or several that count together, which tell smaller differences.
+        b: likewise, set against the first.
+
+    Raises:
+        BadInput: runs of several experiments, the host model against a GPU, or a side without runs.
+    """
+    return Comparison(comparison.compare(_side("A", a), _side("B", b)))
+
+
+def _side(name: str, taken: Taken | Iterable[Taken]) -> Side:
+    runs = [taken] if isinstance(taken, Run | str | Path) else list(taken)
+    opened = (run if isinstance(run, Run) else open(run) for run in runs)
+    return Side(name, [measured_run(run.record, run.observations) for run in opened])
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import TOLERANCE, Checked, check, deviation, lacking, least_change, parse_only, runs_needed
+from pinscope.analysis import check as gate
+from pinscope.analysis.check import TOLERANCE, Checked, KeptRuns
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -24,14 +24,7 @@ from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible,
 from pinscope.experiments.registry import measured_run
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun
-from pinscope.report.baseline import (
-    check_document,
-    check_suffix,
-    read_baseline,
-    regression_lines,
-    write_baseline,
-    write_result,
-)
+from pinscope.report import baseline as report
 from pinscope.report.comparison import measured_runs
 from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.program import find_program
@@ -77,6 +70,9 @@ Runs = Annotated[
         "--runs",
     ),
 ]
+Count = Annotated[
+    int, typer.Option("--count", min=1, metavar="N", help="How many runs; where something falls out, 3 N more.")
+]
 Trace = Annotated[
     str | None, option("COMMAND", "Trace this Python program, such as --trace 'train.py --steps 20'.", "--trace")
 ]
@@ -94,7 +90,7 @@ def write(
             autocompletion=experiment_names,
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many runs of each.")] = BASELINE_RUNS,
+    count: Count = BASELINE_RUNS,
     runs: Runs = None,
     trace: Trace = None,
     lab: Lab = None,
@@ -116,8 +112,8 @@ def write(
             measured += _made(store, request, count)
         if trace:
             measured += _made(store, trace, count)
-    baseline = baseline_of(measured)
-    write_baseline(file, baseline)
+    baseline = gate.baseline_of(measured)
+    report.write_baseline(file, baseline)
     if as_json:
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
         return
@@ -128,12 +124,14 @@ def write(
 
 
 def _needed(kept: KeptRuns) -> str:
-    spread, before = deviation(kept), len(kept.runs)
+    spread, before = gate.deviation(kept), len(kept.runs)
     if spread is None:
         return ""
     now = CHECK_RUNS * (1 + AGAIN)
-    least = change_words(least_change(spread, before, now))
-    needed = ", ".join(f"{runs_needed(spread, gate) or 'over 1,000'} for {change_words(gate)}" for gate in GATES)
+    least = change_words(gate.least_change(spread, before, now))
+    needed = ", ".join(
+        f"{gate.runs_needed(spread, change) or 'over 1,000'} for {change_words(change)}" for change in GATES
+    )
     return (
         f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} show "
         f"a change of {least}; runs a side that a gate needs: {needed}"
@@ -145,12 +143,7 @@ def against(
     file: File,
     runs: Runs = None,
     trace: Trace = None,
-    count: Annotated[
-        int,
-        typer.Option(
-            "--count", min=1, metavar="N", help="How many runs; three times as many more where something falls out."
-        ),
-    ] = CHECK_RUNS,
+    count: Count = CHECK_RUNS,
     tolerance: Annotated[
         str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")
     ] = f"{TOLERANCE:.0%}",
@@ -176,16 +169,16 @@ def against(
 
     What falls out is measured once more before it is blamed. Exit code 0: nothing is worse; 1: something is, a line
     each; 3: the baseline is of another machine, and --other-machine was not given."""
-    baseline = read_baseline(file)
-    limit, wanted = parse_share(tolerance), parse_only(only or ())
+    baseline = report.read_baseline(file)
+    limit, wanted = parse_share(tolerance), gate.parse_only(only or ())
     if output is not None:
-        check_suffix(output)
+        report.check_suffix(output)
         check_new(output)
     with store_to_read() as store:
-        taken = grouped(_taken(store, runs), lambda measured: subject(measured.run))
+        taken = grouped(_taken(store, runs), lambda measured: gate.subject(measured.run))
         checked = []
         for kept in baseline.experiments:
-            if names := lacking(kept, wanted):
+            if names := gate.lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
             what = _subject(kept, trace)
@@ -201,13 +194,13 @@ def against(
             if not first:
                 complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
                 continue
-            checked.append(check(kept, first, make_more, limit, wanted))
+            checked.append(gate.check(kept, first, make_more, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
     if output is not None:
-        write_result(output, checked)
+        report.write_result(output, checked)
     if as_json:
-        print_json(check_document(checked))
+        print_json(report.check_document(checked))
     else:
         _print(checked)
     return 1 if any(result.regressions for result in checked) else 0
@@ -218,7 +211,7 @@ def _print(checked: Sequence[Checked]) -> None:
         experiment, keys = result.comparison.experiment, result.comparison.machines.different
         if keys:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
-        for line in regression_lines(result):
+        for line in report.regression_lines(result):
             print_line(line)
         print_prose(f"{experiment}: {_result_words(result)}.")
 

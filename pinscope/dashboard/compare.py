@@ -16,18 +16,12 @@ from pinscope.errors import UnknownName
 from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report import comparison as report
-from pinscope.report.comparison import Compared
 from pinscope.report.facts import called
 from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.units import format_change
 
 SIDES = ("a", "b")
-_TYPES: Mapping[str, tuple[str, str]] = {
-    ".html": ("HTML report", "text/html"),
-    ".md": ("Markdown report", "text/markdown"),
-    ".json": ("All cells, JSON", "application/json"),
-}
 _COLOURS: Mapping[CellVerdict, Colour] = {"better": "green", "worse": "red", "same": "gray", "unknown": "gray"}
 
 
@@ -47,7 +41,9 @@ def show() -> None:
     with actions:
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(swapped,))
         with st.popover("Download", icon=":material/download:"):
-            _downloads(compared)
+            for suffix in report.SUFFIXES:
+                content, name = partial(report.render, compared, suffix), f"pinscope-comparison{suffix}"
+                st.download_button(f"Report, {suffix}", content, name, on_click="ignore", width="stretch")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
     for number, comparison in enumerate(compared.comparisons):
         _comparison(comparison, everything, f"compared-{number}")
@@ -102,13 +98,6 @@ def _name(sides: Mapping[str, Sequence[str]]) -> None:
 def _label(run: Run) -> str:
     words = (called(run), widgets.title(run), utc(run.created_at), run.environment.host, run.id)
     return visible(" · ".join(filter(None, words)))
-
-
-def _downloads(compared: Compared) -> None:
-    for suffix, (label, mime) in _TYPES.items():
-        content = partial(report.render, compared, suffix)
-        name = f"pinscope-comparison{suffix}"
-        st.download_button(label, content, name, mime, on_click="ignore", width="stretch", icon=":material/download:")
 
 
 def _comparison(comparison: Comparison, everything: bool, key: str) -> None:

@@ -11,8 +11,7 @@ from xml.etree import ElementTree as ET
 
 from pydantic import ValidationError
 
-from pinscope.analysis.baseline import Baseline
-from pinscope.analysis.check import Checked, Regression, regression_words
+from pinscope.analysis.check import Baseline, Checked, Regression, regression_words
 from pinscope.analysis.comparison import change_words
 from pinscope.errors import BadInput
 from pinscope.report.comparison import comparison_object

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
+from pinscope.analysis.check import FORMAT as BASELINE_FORMAT
+from pinscope.analysis.check import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import CellFigure, change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError

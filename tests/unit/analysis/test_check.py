@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from pinscope.analysis.baseline import Baseline, KeptRuns, baseline_of
-from pinscope.analysis.check import check, deviation, lacking, least_change, parse_only, regression_words, runs_needed
+from pinscope.analysis.check import (
+    Baseline,
+    KeptRuns,
+    baseline_of,
+    check,
+    deviation,
+    lacking,
+    least_change,
+    parse_only,
+    regression_words,
+    runs_needed,
+)
 from pinscope.analysis.comparison import Measured
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from pinscope.analysis.baseline import KeptFigure, KeptRuns, baseline_of
 from pinscope.analysis.cells import labels_of, values_of
-from pinscope.analysis.check import check
+from pinscope.analysis.check import KeptFigure, KeptRuns, baseline_of, check
 from pinscope.analysis.comparison import Measured
 from pinscope.analysis.statistics import Summary
 from pinscope.experiments.bandwidth.reading import Cell

@@ -63,24 +63,18 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
     kinds, values = list[CellNames](), list[float | None]()
     for table in cell_tables([measured.cells]):
         (cells,) = table.runs
-        words = [
-            {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
-        ]  # of each label, what it may be
-        used = [list(keys) for keys in words]
-        kinds.append(
-            CellNames(
-                kind=table.kind,
-                labels=tuple(
-                    LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(said.items()))
-                    for (name, mark), said in zip(table.labels.items(), words, strict=True)
-                ),
-                figures=tuple(
-                    FigureName(name=name, title=mark.title, unit=mark.unit, better=mark.better)
-                    for name, mark in table.values.items()
-                ),
-                cells=tuple(tuple(map(list.index, used, key)) for key in cells),
-            )
-        )
+        said = [{key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))]
+        labels = [
+            LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(texts.items()))
+            for (name, mark), texts in zip(table.labels.items(), said, strict=True)
+        ]
+        figures = [
+            FigureName(name=name, title=value.title, unit=value.unit, better=value.better)
+            for name, value in table.values.items()
+        ]
+        known = [list(texts) for texts in said]
+        places = tuple(tuple(map(list.index, known, key)) for key in cells)
+        kinds.append(CellNames(kind=table.kind, labels=tuple(labels), figures=tuple(figures), cells=places))
         samples = (cell.get(name) for cell in cells.values() for name in table.values)
         values += [None if sample is None else float(f"{sample[0]:.{DIGITS}g}") for sample in samples]
     layout = Layout(kinds=tuple(kinds)).model_dump_json()

@@ -35,26 +35,26 @@ def draw(comparison: Comparison) -> list[Chart]:
 
 
 def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
-    unit = cells[0].value.unit
-    cells = [cell for cell in cells if cell.value == cells[0].value]
-    names, what = (comparison.a.name, comparison.b.name), cells[0].value.title.capitalize()
+    """Curves over the label with most numbers; without such a label bars."""
+    value = cells[0].value
+    cells = [cell for cell in cells if cell.value == value]
+    what, sides = value.title.capitalize(), ((comparison.a.name, "a", _A), (comparison.b.name, "b", _B))
     words = "The sides in the cells that differ most; medians, and ± where it is known."
     if axis := _axis(cells):
         series = grouped(cells, lambda cell: ", ".join(text for name, text in cell.texts.items() if name != axis))
-        panes = {}
+        panes: dict[str, dict[str, Curve]] = {}
         for title, some in list(series.items())[:MOST_PANES]:
-            ordered = sorted(some, key=lambda cell: cell.labels[axis])
-            panes[title] = {
-                name: Curve(style, [_spot(cell, axis, cell.a if name == names[0] else cell.b) for cell in ordered])
-                for name, style in zip(names, (_A, _B), strict=True)
-            }
-        is_bytes = cells[0].marks[axis].unit == "bytes"
-        horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
+            some.sort(key=lambda cell: cell.labels[axis])
+            for name, side, style in sides:
+                spots = [_spot(cell, axis, getattr(cell, side)) for cell in some]
+                panes.setdefault(title, {})[name] = Curve(style, spots)
+        mark = cells[0].marks[axis]
+        across = sizes("Size (bytes, log scale)") if mark.unit == "bytes" else counts(mark.title, axis)
         alt = f"{what} of both sides; of the largest"
-        return curves("both", "Both sides", words, panes, scale_of(what, unit), horizontal, alt, pixels=200)
+        return curves("both", "Both sides", words, panes, scale_of(what, value.unit), across, alt, pixels=200)
     times = {cell.words: (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
-    parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]
-    upright = None if unit == "seconds" else scale_of(what, unit)
+    parts = [TimePart(name, style.colour) for name, _, style in sides]
+    upright = None if value.unit == "seconds" else scale_of(what, value.unit)
     return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=upright, side_by_side=True)
 
 

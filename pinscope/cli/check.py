@@ -18,7 +18,7 @@ from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
 from pinscope.cli.outcome import store_to_read
-from pinscope.cli.run import Device, Lab, Quick, Settings, experiment_names, measure, parse_settings
+from pinscope.cli.run import Device, Lab, Quick, Settings, measure, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run
@@ -82,13 +82,7 @@ Trace = Annotated[
 def write(
     file: File,
     experiments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT]...",
-            help="The experiments to run; none with --runs or --trace.",
-            show_default=False,
-            autocompletion=experiment_names,
-        ),
+        list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")
     ] = None,
     count: Count = BASELINE_RUNS,
     runs: Runs = None,

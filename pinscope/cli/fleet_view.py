@@ -12,7 +12,7 @@ import typer
 from pinscope.analysis.outliers import NEWEST, Fleet
 from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_reading_table
-from pinscope.cli.run import experiment_names
+from pinscope.cli.run import several_experiments
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, NotPossible
 from pinscope.experiments.registry import find
@@ -34,15 +34,7 @@ from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
 from pinscope.units import format_bytes, format_count
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[EXPERIMENT]...",
-        help="Whose runs; without one, all that have runs.",
-        show_default=False,
-        autocompletion=experiment_names,
-    ),
-]
+Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
 Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
 Runs = Annotated[int, typer.Option("--runs", min=1, metavar="N", help="The newest N runs of each GPU.")]
 Since = Annotated[

@@ -49,8 +49,7 @@ def show() -> None:
         _comparison(comparison, everything, f"compared-{number}")
     for words in compared.left_out:
         st.caption(prose(words))
-    st.caption("The address of this page holds the runs. On the command line:")
-    st.code(f"pinscope compare {' '.join(map(','.join, ids))}", language=None, wrap_lines=True)
+    widgets.same_as_command(f"pinscope compare {' '.join(map(','.join, ids))}", "the runs")
 
 
 def _choose(store: Store) -> dict[str, list[Run]]:

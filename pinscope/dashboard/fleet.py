@@ -10,7 +10,7 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import figures_to_draw, label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
-from pinscope.dashboard.widgets import chart_view, heading, prose, table_list, verdict_line
+from pinscope.dashboard.widgets import chart_view, heading, prose, same_as_command, table_list, verdict_line
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
 from pinscope.store.figures import experiments_with_figures
@@ -51,9 +51,7 @@ def show() -> None:
     chart_view(spread(fleet, names[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
     _drill_down(fleet)
-    st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope fleet show {experiment} --label {label}{' --lab host' if lab == 'host' else ''}"
-    st.code(command, language=None, wrap_lines=True)
+    same_as_command(f"pinscope fleet show {experiment} --label {label}{' --lab host' if lab == 'host' else ''}")
 
 
 def _title(experiment: str, lab: str) -> str:

@@ -10,7 +10,7 @@ from pinscope.analysis.trend import step_words, verdict
 from pinscope.charts.trend import draw
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TREND
-from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, utc, verdict_line
+from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, same_as_command, utc, verdict_line
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
 from pinscope.report.trend import series
 from pinscope.text import visible
@@ -50,9 +50,7 @@ def show() -> None:
         )
     if trend.left_out:
         st.caption(prose(trend.left_out))
-    st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}"
-    st.code(command, language=None, wrap_lines=True)
+    same_as_command(f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}")
 
 
 def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str:

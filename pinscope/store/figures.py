@@ -97,17 +97,15 @@ def stored_figures(
         since: only those that began then or later.
     """
     columns = tables.FIGURES.c
-    gpu, latest = (
-        (columns.host, columns.machine, columns.device, columns.gpu),
-        (columns.created_at.desc(), columns.run_id),
-    )
-    ranked = select(tables.FIGURES, func.row_number().over(partition_by=gpu, order_by=latest).label("rank"))
+    gpu, latest = ("host", "machine", "device", "gpu"), (columns.created_at.desc(), columns.run_id)
+    rank = func.row_number().over(partition_by=[columns[name] for name in gpu], order_by=latest)
+    ranked = select(tables.FIGURES, rank.label("rank"))
     of_it = columns.experiment == experiment, columns.lab == lab
     if since is not None:
         ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
     inner = ranked.where(*of_it).subquery().c
     query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
-    order = (inner.host, inner.machine, inner.device, inner.gpu, inner.created_at.desc(), inner.run_id)
+    order = (*(inner[name] for name in gpu), inner.created_at.desc(), inner.run_id)
     shared = tables.SHARED_TEXTS.c
     named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
     with database.reading() as connection:

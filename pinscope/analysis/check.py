@@ -129,21 +129,17 @@ def _kept(runs: Sequence[Measured]) -> KeptRuns:
         if isinstance(run, ExperimentRun) and run.params != first.params:
             raise BadInput(f"the runs of a baseline have the same parameters, and {first.id} and {run.id} have not")
     bare = {"progress", "process", "observations", "verdict", "figure", "attachments", "notes", "recording"}
-    return KeptRuns(
-        runs=tuple(measured.run.id for measured in runs),
-        run=parse_run(first.model_dump(exclude=bare)),
-        cells=tuple(
-            KeptCell(kind=table.kind, labels=dict(zip(table.labels, key, strict=True)), figures=_figures(table, key))
-            for table in cell_tables([measured.cells for measured in runs])
-            for key in table.texts
-        ),
-    )
-
-
-def _figures(table: CellTable, key: CellKey) -> dict[str, KeptFigure]:
-    cells = [run.get(key, {}) for run in table.runs]
-    figures = {name: kept_figure([cell.get(name) for cell in cells], of.unit) for name, of in table.values.items()}
-    return {name: figure for name, figure in figures.items() if figure}
+    cells = []
+    for table in cell_tables([measured.cells for measured in runs]):
+        for key in table.texts:
+            known = [run.get(key, {}) for run in table.runs]
+            labels, figures = dict(zip(table.labels, key, strict=True)), dict[str, KeptFigure]()
+            for name, value in table.values.items():
+                if figure := kept_figure([cell.get(name) for cell in known], value.unit):
+                    figures[name] = figure
+            cells.append(KeptCell(kind=table.kind, labels=labels, figures=figures))
+    ids = tuple(measured.run.id for measured in runs)
+    return KeptRuns(runs=ids, run=parse_run(first.model_dump(exclude=bare)), cells=tuple(cells))
 
 
 def kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
@@ -347,10 +343,8 @@ def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
     chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only leaves no cell of {compared.experiment}")
-    cells: dict[_Key, ComparedCell] = {}
-    for cell in sorted(chosen, key=lambda cell: not cell.is_first):
-        cells.setdefault(cell.key, cell)
-    return list(cells.values())
+    chosen.sort(key=lambda cell: not cell.is_first)
+    return [figures[0] for figures in grouped(chosen, lambda cell: cell.key).values()]
 
 
 # How many runs

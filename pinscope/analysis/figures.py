@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -97,21 +97,20 @@ def _facts(measured: Measured, rows: Sequence[Row]) -> dict[str, str]:
 def named_figures(layout: str) -> Sequence[CellFigure] | None:
     """The figures of a layout in the order of their numbers; ``None`` where it cannot be read."""
     try:
-        known = Layout.model_validate_json(layout)
-        return tuple(figure for kind in known.kinds for figure in _named(kind))
+        kinds = Layout.model_validate_json(layout).kinds
+        return tuple(figure for kind in kinds for cell in kind.cells for figure in _named(kind, cell))
     except (ValidationError, IndexError):
         return None
 
 
-def _named(kind: CellNames) -> list[CellFigure]:
+def _named(kind: CellNames, cell: Sequence[int]) -> Iterator[CellFigure]:
     marks = {label.name: Label(label.title, label.unit) for label in kind.labels}
-    varied = {label.name for label in kind.labels if len(label.values) > 1}
-    figures = []
-    for cell in kind.cells:
-        at = [(label.name, *label.values[place]) for label, place in zip(kind.labels, cell, strict=True)]
-        labels = {name: tuple(plain) if isinstance(plain, list) else plain for name, plain, _ in at}
-        texts = {name: text for name, _, text in at if name in varied and text != NO_LABEL}
-        for place, figure in enumerate(kind.figures):
-            value = Value(figure.title, figure.unit, figure.better)
-            figures.append(CellFigure(kind.kind, marks, labels, texts, figure.name, value, place == 0))
-    return figures
+    labels, texts = dict[str, Any](), dict[str, str]()
+    for label, place in zip(kind.labels, cell, strict=True):
+        plain, text = label.values[place]
+        labels[label.name] = tuple(plain) if isinstance(plain, list) else plain
+        if len(label.values) > 1 and text != NO_LABEL:
+            texts[label.name] = text
+    for place, figure in enumerate(kind.figures):
+        value = Value(figure.title, figure.unit, figure.better)
+        yield CellFigure(kind.kind, marks, labels, texts, figure.name, value, place == 0)

@@ -29,7 +29,12 @@ def show() -> None:
     """Draw the choice, and at once what it comes to."""
     heading(COMPARE)
     store = state.store()
-    chosen = _choose(store)
+    known = [run for run in store.each_run() if run.status != "running"]
+    chosen = dict[str, list[Run]]()
+    with st.grid(len(SIDES), min_column_width=320) as grid:
+        for side in SIDES:
+            with grid.cell():
+                chosen[side] = _side(store, side, known, next(iter(chosen.values()), []))
     missing = [side.upper() for side, runs in chosen.items() if not runs]
     if missing:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
@@ -52,18 +57,8 @@ def show() -> None:
     widgets.same_as_command(f"pinscope compare {' '.join(map(','.join, ids))}", "the runs")
 
 
-def _choose(store: Store) -> dict[str, list[Run]]:
-    """The runs of each side: those of the address, which names what somebody chooses."""
-    known = [run for run in store.each_run() if run.status != "running"]
-    chosen = dict[str, list[Run]]()
-    with st.grid(2, min_column_width=320) as grid:
-        for side in SIDES:
-            with grid.cell():
-                chosen[side] = _side(store, side, known, next(iter(chosen.values()), []))
-    return chosen
-
-
 def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """The runs of a side: those of the address, which names what somebody chooses."""
     error, linked, key = None, list[Run](), f"compare-{side}"
     try:
         linked = [store.run(name) for name in st.query_params.get(side, "").split(",") if name]

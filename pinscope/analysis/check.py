@@ -91,11 +91,6 @@ class KeptRuns(Record):
     def _parsed(cls, run: Any) -> Any:
         return parse_run(run) if isinstance(run, Mapping) else run
 
-    @property
-    def subject(self) -> tuple[str, str]:
-        """Experiment and lab; of a trace also its program."""
-        return subject(self.run)
-
 
 class Baseline(Record):
     """The file."""

@@ -397,13 +397,10 @@ def exact(value: float) -> Summary:
 
 
 def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
-    names = dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params)
-    for name in names:
-        first, second = (
-            dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)
-        )
-        if first.keys() != second.keys():
-            yield name, (" | ".join(first), " | ".join(second))
+    for name in dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params):
+        both = [dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)]
+        if both[0].keys() != both[1].keys():
+            yield name, (" | ".join(both[0]), " | ".join(both[1]))
 
 
 def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, Finding]]) -> Iterator[Finding]:

@@ -63,12 +63,7 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
 Runs = Annotated[
     list[str] | None,
-    option(
-        "ID",
-        "Take this stored run, this bundle or this folder of bundles, or several by comma, in place of new runs; may "
-        "be repeated.",
-        "--runs",
-    ),
+    option("ID", "Take these runs, bundles or folders in place of new runs; several by comma, or repeated.", "--runs"),
 ]
 Count = Annotated[
     int, typer.Option("--count", min=1, metavar="N", help="How many runs; where something falls out, 3 N more.")
@@ -143,12 +138,7 @@ def against(
     ] = f"{TOLERANCE:.0%}",
     only: Annotated[
         list[str] | None,
-        option(
-            "LABEL=VALUE",
-            "Only cells with this label, or one of several by comma, such as memory=pinned or bytes=1MiB; "
-            "figure=issue_seconds: only this figure; may be repeated.",
-            "--only",
-        ),
+        option("LABEL=VALUE", "Only cells such as memory=pinned,mapped or figure=issue_seconds; may be repeated."),
     ] = None,
     other_machine: Annotated[
         bool, typer.Option("--other-machine", help="Check though the baseline is of another machine.")
@@ -178,15 +168,15 @@ def against(
             what = _subject(kept, trace)
             here = [kept.run.model_copy(update={"environment": capture_environment()})]
             if runs:
-                here = [measured.run for measured in taken.get(kept.subject, ())]
+                here = [measured.run for measured in taken.get(gate.subject(kept.run), ())]
             machines = machine_keys([kept.run], here)
             if not (other_machine or machines.is_one_machine):
                 changed = key_words(machines.different)
                 raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
             make_more = partial(_made, store, what, count) if what and not runs else None
-            first = make_more() if make_more else taken.get(kept.subject)
+            first = make_more() if make_more else taken.get(gate.subject(kept.run))
             if not first:
-                complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
+                complain(f"not checked: {' '.join(gate.subject(kept.run))}, of which there is no run")
                 continue
             checked.append(gate.check(kept, first, make_more, limit, wanted))
     if not checked:

@@ -21,12 +21,7 @@ from pinscope.units import format_bytes
 
 def compare(
     sides: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="A B...",
-            help="Sides to compare. Each is a run (its id, or a word such as latest), a bundle, a folder of bundles, "
-            "or several of them by comma: the runs of a side count together. Each side is set against the first.",
-        ),
+        list[str], typer.Argument(metavar="A B...", help="Runs, bundles or folders of bundles; several by comma.")
     ],
     everything: Annotated[
         bool, typer.Option("--all", help="Show also what does not differ, in the machines and in the cells.")
@@ -38,7 +33,8 @@ def compare(
 ) -> None:
     """Compare runs: what differs in the machines, which cells are better or worse, which findings came and went.
 
-    Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
+    A run goes by its id or a word such as latest. The runs of a side count together, and each side is set against the
+    first. Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
     `pinscope compare A1,A2,A3 B1,B2,B3`.
     """
     with ExitStack() as stack:

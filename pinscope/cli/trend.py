@@ -21,27 +21,17 @@ UNKNOWN_COLUMNS = 78
 def trend(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Whose runs.", show_default=False)],
     figure: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FIGURE]",
-            help="Key of a figure of the headline, such as pinned.h2d.rate; without it the first.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="[FIGURE]", help="Its key, such as pinned.h2d.rate; default: the first.")
     ] = None,
     like: Annotated[
-        str | None,
-        option(
-            "ID",
-            "Runs with the machine, the lab and the parameters of this one. Default: of the newest, on this machine if "
-            "it has runs.",
-            "--like",
-        ),
+        str | None, option("ID", "Runs like this one; default: like the newest, on this machine if it has runs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a figure over all stored runs of a machine: where it steps, and what changed in the machine there.
 
-    A step is named where it cannot be chance; that takes 9 runs at least."""
+    Runs are alike where machine, lab and parameters are the same. A step is named where it cannot be chance; that takes
+    9 runs at least."""
     with Store() as store:
         course = trend_of(store, experiment, figure, like)
     if as_json:

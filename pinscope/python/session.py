@@ -436,13 +436,12 @@ class Comparison:
         (second over first) with its interval, and ``better``, ``worse``, ``same`` or ``unknown``."""
         import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
 
-        return pd.DataFrame.from_records(
-            [
-                {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
-                | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
-                for cell in self.core.cells
-            ]
-        )
+        rows = [
+            {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
+            | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
+            for cell in self.core.cells
+        ]
+        return pd.DataFrame.from_records(rows)
 
     def save(self, path: str | Path) -> Path:
         """Write a report (.html, .md, .json) to a file that is not there yet; the file.

@@ -67,27 +67,19 @@ def _where(worse: Regression) -> str:
 
 def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
     """``{"format", "passed", "experiments"}``; later versions may add keys."""
-    return {
-        "format": FORMAT,
-        "passed": not any(result.regressions for result in checked),
-        "experiments": [
-            {
-                "experiment": result.comparison.experiment,
-                "regressions": [
-                    {
-                        "line": line,
-                        "labels": worse.labels,
-                        "figure": worse.figure,
-                        "ratio": getattr(worse, "ratio", None),
-                    }
-                    for line, worse in zip(regression_lines(result), result.regressions, strict=True)
-                ],
-                "not_again": result.once,
-                "comparison": comparison_object(result.comparison),
-            }
-            for result in checked
-        ],
-    }
+    experiments = []
+    for result in checked:
+        comparison = comparison_object(result.comparison)
+        regressions = [
+            {"line": line, "labels": worse.labels, "figure": worse.figure, "ratio": getattr(worse, "ratio", None)}
+            for line, worse in zip(regression_lines(result), result.regressions, strict=True)
+        ]
+        experiments.append(
+            {"experiment": comparison["experiment"], "regressions": regressions, "not_again": result.once}
+            | {"comparison": comparison}
+        )
+    passed = not any(result.regressions for result in checked)
+    return {"format": FORMAT, "passed": passed, "experiments": experiments}
 
 
 def junit(checked: Sequence[Checked]) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median, stdev
 from typing import Annotated, Any
 
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from pinscope.analysis.between_runs import Sample, students
 from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
@@ -82,14 +82,9 @@ class KeptRuns(Record):
 
     runs: Annotated[tuple[str, ...], Field(min_length=1)]
     """Their ids."""
-    run: SerializeAsAny[Run]
+    run: Annotated[SerializeAsAny[Run], BeforeValidator(lambda run: run if isinstance(run, Run) else parse_run(run))]
     """The first of them: parameters, environment."""
     cells: tuple[KeptCell, ...]
-
-    @field_validator("run", mode="before")
-    @classmethod
-    def _parsed(cls, run: Any) -> Any:
-        return parse_run(run) if isinstance(run, Mapping) else run
 
 
 class Baseline(Record):

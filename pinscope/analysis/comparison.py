@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from statistics import fmean, geometric_mean, median
 from typing import Any, Literal
 
 import numpy as np
@@ -262,16 +262,23 @@ class Comparison:
         return Counter(cell.verdict for cell in self.firsts)
 
     @property
+    def changes(self) -> list[tuple[float, ComparedCell | LoneCell]]:
+        """By how much the first figure of a cell changed, of those that are not the same; what one side alone has, from
+        nothing or to nothing."""
+        lone = ((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone)
+        return [*((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same"), *lone]
+
+    @property
     def alone_counts(self) -> tuple[int, int]:
         """Cells that the first side alone has, and the second."""
         new = sum(cell.is_new for cell in self.alone)
         return len(self.alone) - new, new
 
     @cached_property
-    def geometric_mean(self) -> float | None:
+    def mean_gain(self) -> float | None:
         """Of how many times as good the second side is, over all cells; ``None`` without any."""
         gains = [cell.gain for cell in self.firsts if cell.ratio]
-        return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+        return geometric_mean(gains) if gains else None
 
     @cached_property
     def tellable(self) -> float | None:
@@ -461,7 +468,7 @@ def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference | None
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:
     values = [value for value, _ in samples]
-    mean = math.exp(sum(map(math.log, values)) / len(values)) if min(values) > 0 else sum(values) / len(values)
+    mean = geometric_mean(values) if min(values) > 0 else fmean(values)
     if len(samples) == 1:
         return Pooled(mean, 1, samples[0][1] if 0 < samples[0][1] <= 1 else None)
     return Pooled(mean, len(values), max(abs(value / mean - 1) for value in values) if mean else None)

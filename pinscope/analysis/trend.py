@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
 from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
+from pinscope.text import first_of
 from pinscope.units import format_change, format_count, format_value
 
 CHANCE = 0.02
@@ -93,10 +94,8 @@ class Trend:
     @property
     def left_out(self) -> str:
         """Which runs say nothing of the figure, in words; empty where all do."""
-        more = f" and {len(self.without) - 3} more" if len(self.without) > 3 else ""
-        return (
-            f"left out, as the figure is not known there: {', '.join(self.without[:3])}{more}" if self.without else ""
-        )
+        words = "left out, as the figure is not known there"
+        return f"{words}: {first_of(self.without)}" if self.without else ""
 
 
 def steps(values: Sequence[float]) -> list[int]:

@@ -156,8 +156,7 @@ def against(
     baseline = report.read_baseline(file)
     limit, wanted = parse_share(tolerance), gate.parse_only(only or ())
     if output is not None:
-        report.check_suffix(output)
-        check_new(output)
+        check_new(output, *report.SUFFIXES)
     with store_to_read() as store:
         taken = grouped(_taken(store, runs), lambda measured: gate.subject(measured.run))
         checked = []

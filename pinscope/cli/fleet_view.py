@@ -19,7 +19,7 @@ from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind
 from pinscope.report.baseline import write_baseline
 from pinscope.report.fleet import (
-    check_suffix,
+    TYPES,
     fleet_baseline,
     fleet_document,
     gpu_table,
@@ -59,8 +59,7 @@ def show(
 ) -> None:
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
     if output is not None:
-        check_suffix(output)
-        check_new(output)
+        check_new(output, *TYPES)
     fleets = _fleets(experiments, lab, runs, since)
     if output is not None:
         if len(fleets) > 1:

@@ -99,12 +99,10 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
     st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.a.runs[0].run.lab]}")
     verdict_line(verdict_of(comparison))
     widgets.cards(report.foremost(comparison), partial(_card, comparison), columns=4, width=240)
-    charts = draw(comparison)
-    left, right = st.columns([3, 2]) if charts else (None, st.container())
-    if left:
-        with left:
-            for chart in charts:
-                chart_view(chart, key=f"{key}-{chart.key}")
+    left, right = st.columns([3, 2])
+    with left:
+        for chart in draw(comparison):
+            chart_view(chart, key=f"{key}-{chart.key}")
     with right:
         for part in report.machines(comparison, everything):
             if isinstance(part, str):

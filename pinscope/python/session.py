@@ -124,13 +124,15 @@ class Run(Answer):
     """A run, and what follows from it, made when it is asked for.
 
     Attributes:
-        record: what is kept of it beside its observations: id, name, environment, parameters, status.
+        id: as every command takes it; ``name``: what its user calls it.
+        record: what is kept of it beside its observations: environment, parameters, status.
         bundle: the file that it is read from each time, which must stay where it is; ``None``: the database.
     """
 
     def __init__(self, record: records.Run, bundle: Path | None = None) -> None:
         self.record = record
         self.bundle = bundle
+        self.id, self.name = record.id, record.name
 
     def _opened(self) -> AbstractContextManager[Store | BundleReader]:
         return open_bundle(self.bundle) if self.bundle else Store()
@@ -138,16 +140,6 @@ class Run(Answer):
     def _parts(self, run: records.Run, attachment: records.Attachment) -> Iterator[bytes]:
         with self._opened() as source:
             yield from source.parts(run, attachment)
-
-    @property
-    def id(self) -> str:
-        """As every command takes it."""
-        return self.record.id
-
-    @property
-    def name(self) -> str | None:
-        """What its user calls it."""
-        return self.record.name
 
     @cached_property
     def observations(self) -> Sequence[StoredRow]:

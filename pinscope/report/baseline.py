@@ -112,20 +112,13 @@ def junit(checked: Sequence[Checked]) -> bytes:
     return bytes(ET.tostring(root, "utf-8", xml_declaration=True)) + b"\n"
 
 
+SUFFIXES = (".xml", ".json")
+"""Formats of what a check found: JUnit XML, and the document."""
+
+
 def write_result(path: Path, checked: Sequence[Checked]) -> None:
-    """Write what a check found to a file that is not there yet: .xml or .json.
-
-    Raises:
-        BadInput: another suffix.
-    """
-    write_new(path, [junit(checked) if path.suffix.lower() == ".xml" else _json(checked)])
-
-
-def _json(checked: Sequence[Checked]) -> bytes:
-    return (json.dumps(check_document(checked), ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def check_suffix(path: Path) -> None:
-    """Refuse a file of another format, before anything begins."""
-    if path.suffix.lower() not in (".xml", ".json"):
-        raise BadInput("the suffix tells the format of a check; there are: .xml (JUnit), .json")
+    """Write what a check found to a file that is not there yet: .xml or .json."""
+    if path.suffix.lower() == ".xml":
+        write_new(path, [junit(checked)])
+    else:
+        write_new(path, [(json.dumps(check_document(checked), ensure_ascii=False, allow_nan=False) + "\n").encode()])

@@ -20,13 +20,12 @@ from pinscope.records.run import LAB_TITLES, Finding, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
+from pinscope.text import first_of
 from pinscope.units import format_change, format_precision, format_share, format_value
 
 if TYPE_CHECKING:  # bundles are compared without a database, which takes a third of a second to import
     from pinscope.store.store import Store
 
-MOST_IDS = 3
-"""Of a side that are named."""
 MOST_ROWS = 20
 """Of what differs, in a table."""
 FOREMOST = 4
@@ -71,23 +70,26 @@ def compare_runs(store: Store, sides: Sequence[Sequence[Run]]) -> Compared:
 def _compared(given: Sequence[Iterable[Measured]]) -> Compared:
     if not 2 <= len(given) <= len(ascii_uppercase):
         raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(given)} given)")
-    kinds = [grouped(runs, lambda measured: (measured.run.experiment, measured.run.lab)) for runs in given]
-    ids = [measured.run.id for side in kinds for runs in side.values() for measured in runs]
+    named = [(name, measured) for name, runs in zip(ascii_uppercase, given, strict=False) for measured in runs]
+    ids = [measured.run.id for _, measured in named]
     if twice := [own for own in ids if ids.count(own) > 1]:
         raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
-    names = ascii_uppercase[: len(given)]
-    sides = [{kind: Side(name, runs) for kind, runs in of.items()} for name, of in zip(names, kinds, strict=True)]
-    first, *others = sides
-    pairs = [(first[kind], other[kind]) for other in others for kind in first if kind in other]
-    if not pairs:
-        compare(next(iter(first.values())), next(iter(others[0].values())))  # says why they cannot be
-    left_out = [
-        f"{side.name} alone has {kind[0]} ({LAB_TITLES[side.runs[0].run.lab]})"
-        for of in sides
-        for kind, side in of.items()
-        if sum(kind in other for other in sides) == 1
-    ]
-    return Compared([compare(*pair) for pair in pairs], left_out)
+    comparisons, left_out = list[Comparison](), list[str]()
+    for alike in grouped(named, lambda item: (item[1].run.experiment, item[1].run.lab)).values():
+        first, *others = _sides(alike)
+        if not others:
+            run = first.runs[0].run
+            left_out.append(f"{first.name} alone has {run.experiment} ({LAB_TITLES[run.lab]})")
+        if first.name == ascii_uppercase[0]:
+            comparisons += [compare(first, other) for other in others]
+    if not comparisons:
+        sides = {side.name: side for side in _sides(named)}
+        compare(sides.get("A", Side("A", [])), sides.get("B", Side("B", [])))  # says why they cannot be
+    return Compared(comparisons, left_out)
+
+
+def _sides(named: Iterable[tuple[str, Measured]]) -> list[Side]:
+    return [Side(name, [measured for _, measured in own]) for name, own in grouped(named, lambda item: item[0]).items()]
 
 
 def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
@@ -136,8 +138,7 @@ def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def _side_words(side: Side) -> str:
     """Which runs a side is, where and when they were made."""
     runs = [measured.run for measured in side.runs]
-    ids = ", ".join(run.name or run.id for run in runs[:MOST_IDS])
-    ids += f" and {len(runs) - MOST_IDS} more" if len(runs) > MOST_IDS else ""
+    ids = first_of([run.name or run.id for run in runs])
     places = ", ".join(dict.fromkeys(map(place, runs)))
     made = sorted(run.created_at for run in runs)
     days = dict.fromkeys(f"{moment:%Y-%m-%d %H:%M}" for moment in (made[0], made[-1]))
@@ -151,7 +152,7 @@ def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     shown = comparison.cells if everything else comparison.shown
     yield from _cells(comparison, "What is better and worse", [cell for cell in shown if cell.is_first], everything)
     yield _counted_words(comparison)
-    gain = comparison.geometric_mean
+    gain = comparison.mean_gain
     if gain is not None and is_experiment:
         mean = f"{format_share(abs(gain - 1))} {'better' if gain >= 1 else 'worse'}"
         yield f"Geometric mean of {len(firsts):,} cells: {comparison.called[1]} is {mean}."
@@ -248,7 +249,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "machine_unknown": machines.unknown,
         "parameter_differences": comparison.settings,
         "counts": {verdict: comparison.counts[verdict] for verdict in SIGNS} | dict(alone),
-        "geometric_mean_gain_ratio": comparison.geometric_mean,
+        "geometric_mean_gain_ratio": comparison.mean_gain,
         "groups": [
             {"verdict": group.verdict, "conditions": group.conditions, "cells": len(group.cells), "of": group.of}
             | {"change_share": group.change if math.isfinite(group.change) else None}

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -25,6 +24,7 @@ from pinscope.records.run import LAB_TITLES, Table, table
 from pinscope.report.write import csv_cell
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
+from pinscope.text import first_of
 from pinscope.units import format_value
 
 FORMAT = 1
@@ -127,7 +127,7 @@ def spread_table(fleet: Fleet) -> Table:
     for spread in fleet.spreads:
         figure = fleet.figures[spread.figure]
         names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
-        worse = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        worse = first_of(names)
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
         rows.append([figure.full_words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
@@ -187,12 +187,6 @@ def _csv(fleet: Fleet) -> bytes:
 
 TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
 """Suffix of a report → its media type."""
-
-
-def check_suffix(path: Path) -> None:
-    """Refuse a file of another format, before anything begins."""
-    if path.suffix.lower() not in TYPES:
-        raise BadInput(f"the suffix tells the format of a fleet's report; there are: {', '.join(TYPES)}")
 
 
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:

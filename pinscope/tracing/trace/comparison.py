@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value
-from pinscope.analysis.comparison import ComparedCell, Comparison, LoneCell, exact
+from pinscope.analysis.comparison import Comparison, LoneCell, exact
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, summarize
 from pinscope.text import shortened
@@ -77,12 +77,8 @@ def verdict(comparison: Comparison) -> str:
     seconds = f"{format_seconds(b)} instead of {format_seconds(a)}"
     if whole.verdict == "same" and a != b:
         return f"The traces do not tell the program's times apart: {seconds}."
-    changes: list[tuple[float, ComparedCell | LoneCell]] = [
-        (cell.b.value - cell.a.value, cell) for cell in comparison.firsts if cell.verdict != "same"
-    ]
-    changes += [(lone.amount if lone.is_new else -lone.amount, lone) for lone in comparison.alone]
     # Lines that are worth to be named, and go the way of the whole program.
-    lines = [(cost, line) for cost, line in changes if "text" in line.labels and abs(cost) >= WORTH * a]
+    lines = [(cost, line) for cost, line in comparison.changes if "text" in line.labels and abs(cost) >= WORTH * a]
     lines = [(cost, line) for cost, line in lines if (cost < 0) == (b <= a)]
     if not lines:
         return f"No line changed by more than a hundredth of the time: {seconds}."

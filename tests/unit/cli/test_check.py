@@ -56,7 +56,7 @@ def test_what_is_worse_ends_with_1_and_a_line_each(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["-o", "result.txt"], ".xml (JUnit), .json"),
+        (["-o", "result.txt"], ".xml, .json"),
         (["--tolerance", "much"], "much"),
         (["--only", "pinned"], "LABEL=VALUE"),
         (["--only", "colour=red", "--runs", H200], "no label 'colour'"),

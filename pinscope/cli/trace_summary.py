@@ -134,9 +134,10 @@ def _print_lines(table: Table) -> None:
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
         print_line(shortened(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
-    if more := len(cells) - len(lines):
-        rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
-        print_line(f"{rest}; lines may cost the same moments: do not add them up")
+    more = len(cells) - len(lines)
+    rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program; " if more else ""
+    if len(cells) > 1:
+        print_line(f"{rest}lines may cost the same moments: do not add them up")
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:

@@ -211,11 +211,6 @@ class Checked:
     once: int
     tolerance: float
 
-    @property
-    def telling(self) -> int:
-        """In how many of the cells a figure that is worse by the tolerance would show."""
-        return sum(map(self.tells, self.cells))
-
     def tells(self, cell: ComparedCell) -> bool:
         """Whether the cell would show a figure that is worse by the tolerance."""
         return bool(cell.low and cell.high and math.sqrt(cell.high / cell.low) - 1 <= self.tolerance)

@@ -24,8 +24,7 @@ from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible,
 from pinscope.experiments.registry import measured_run
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun
-from pinscope.report import baseline as report
-from pinscope.report.comparison import measured_runs
+from pinscope.report import comparison as report
 from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.program import find_program
 from pinscope.runner.tracing import trace_program
@@ -61,16 +60,10 @@ app = typer.Typer(
     help="Write a baseline of this machine, and check against it: pinscope check FILE.",
 )
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
-Runs = Annotated[
-    list[str] | None,
-    option("ID", "Take these runs, bundles or folders in place of new runs; several by comma, or repeated.", "--runs"),
-]
-Count = Annotated[
-    int, typer.Option("--count", min=1, metavar="N", help="How many runs; where something falls out, 3 N more.")
-]
-Trace = Annotated[
-    str | None, option("COMMAND", "Trace this Python program, such as --trace 'train.py --steps 20'.", "--trace")
-]
+Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; where something falls out, 3 N more.")]
+Tolerance = Annotated[str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")]
+Trace = Annotated[str | None, option("COMMAND", "Trace this Python program, such as 'train.py --steps 20'.")]
 
 
 @app.command("write", short_help="Make a baseline from several runs on this machine.")
@@ -133,20 +126,13 @@ def against(
     runs: Runs = None,
     trace: Trace = None,
     count: Count = CHECK_RUNS,
-    tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")
-    ] = f"{TOLERANCE:.0%}",
+    tolerance: Tolerance = f"{TOLERANCE:.0%}",
     only: Annotated[
         list[str] | None,
         option("LABEL=VALUE", "Only cells such as memory=pinned,mapped or figure=issue_seconds; may be repeated."),
     ] = None,
-    other_machine: Annotated[
-        bool, typer.Option("--other-machine", help="Check though the baseline is of another machine.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        output_option("Also write the result to this file, which must not exist yet: .xml (JUnit) or .json."),
-    ] = None,
+    other_machine: Annotated[bool, typer.Option("--other-machine", help="Check also on another machine.")] = False,
+    output: Annotated[Path | None, output_option("Also write the result to a new file: .xml (JUnit) or .json.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check this machine against a baseline: run what it has again, and say what is worse.
@@ -156,7 +142,7 @@ def against(
     baseline = report.read_baseline(file)
     limit, wanted = parse_share(tolerance), gate.parse_only(only or ())
     if output is not None:
-        check_new(output, *report.SUFFIXES)
+        check_new(output, *report.RESULT_SUFFIXES)
     with store_to_read() as store:
         taken = grouped(_taken(store, runs), lambda measured: gate.subject(measured.run))
         checked = []
@@ -201,7 +187,7 @@ def _print(checked: Sequence[Checked]) -> None:
 
 def _result_words(result: Checked) -> str:
     """How many regressions; where none, in how many cells one would have shown."""
-    cells, telling = format_count(len(result.cells), "cell"), result.telling
+    cells, telling = format_count(len(result.cells), "cell"), sum(map(result.tells, result.cells))
     worse = f"a figure worse by {change_words(result.tolerance)}"
     once = f"; {result.once} fell out once and not again" if result.once else ""
     if result.regressions:
@@ -215,7 +201,7 @@ def _result_words(result: Checked) -> str:
 
 
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
-    return [measured for name in runs or () for measured in measured_runs(lambda: store, name)]
+    return [measured for name in runs or () for measured in report.measured_runs(lambda: store, name)]
 
 
 def _subject(kept: KeptRuns, trace: str | None) -> Request | str | None:

@@ -23,12 +23,8 @@ def compare(
     sides: Annotated[
         list[str], typer.Argument(metavar="A B...", help="Runs, bundles or folders of bundles; several by comma.")
     ],
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show also what does not differ, in the machines and in the cells.")
-    ] = False,
-    output: Annotated[
-        Path | None, output_option("Write a report to this file, which must not exist yet: .html, .md or .json.")
-    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
+    output: Annotated[Path | None, output_option("Write a report to a new file: .html, .md or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: what differs in the machines, which cells are better or worse, which findings came and went.

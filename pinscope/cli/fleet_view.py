@@ -17,7 +17,7 @@ from pinscope.cli.terminal import complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind
-from pinscope.report.baseline import write_baseline
+from pinscope.report.comparison import write_baseline
 from pinscope.report.fleet import (
     TYPES,
     fleet_baseline,

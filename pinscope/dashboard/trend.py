@@ -64,15 +64,10 @@ def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str
         key=key,
         width=width,
         format_func=lambda choice: titles.get(choice, choice),
-        on_change=lambda: _name(name, st.session_state[key]),
+        on_change=lambda: st.query_params.update({name: st.session_state[key]}),
     )
-    _name(name, chosen)
+    st.query_params[name] = chosen
     return chosen
-
-
-def _name(name: str, choice: str) -> None:
-    """Let the address name what is chosen."""
-    st.query_params[name] = choice
 
 
 def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:

@@ -84,10 +84,7 @@ class Figure(Quantity):
 class Answer:
     """What was concluded: of a run, or of a plan."""
 
-    @property
-    def reading(self) -> Reading:
-        """Verdict, headline, tables and findings, as they are made."""
-        raise NotImplementedError
+    reading: Reading
 
     @property
     def verdict(self) -> str | None:
@@ -175,7 +172,7 @@ class Run(Answer):
         return open_document(self.record, self.observations, with_charts=False)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> Reading:  # type: ignore[override]  # made when it is asked for
         """Verdict, headline, tables and findings."""
         return (self.__dict__.get("document") or self._without_charts).reading
 
@@ -193,9 +190,8 @@ class Run(Answer):
         """
         if not isinstance(self.record, records.TraceRun):
             raise BadInput(f"limits are those of a trace, and {self.id} is of kind {self.record.kind}")
-        thresholds = [
-            parse_threshold(figure if most is True else f"{figure}={most}") for figure, most in limits.items()
-        ]
+        texts = (figure if most is True else f"{figure}={most}" for figure, most in limits.items())
+        thresholds = list(map(parse_threshold, texts))
         seen = seen_in(self.record, checked_rows(self.record.experiment, self.observations))
         return [line.removeprefix("--fail-on").lstrip(" :") for line in exceeded(seen, thresholds)]
 
@@ -285,8 +281,7 @@ def run(
         NotPossible: this machine cannot do it, with what it has and what is needed.
         MeasurementFailed: it broke off; what it measured is kept.
     """
-    labels = checked_labels(name=name, tags=tuple(tags))
-    request = Request(experiment, lab, device, quick, params, labels)
+    request = Request(experiment, lab, device, quick, params, checked_labels(name=name, tags=tuple(tags)))
     with Store() as store:
         reconcile(store)
         prepared = prepare(request, capture_environment())
@@ -441,9 +436,8 @@ class Comparison:
         Raises:
             BadInput: no such format, no such folder, or there is such a file.
         """
-        path = Path(path)
-        write_comparison(path, Compared([self.core], []))
-        return path
+        write_comparison(Path(path), Compared([self.core], []))
+        return Path(path)
 
     def __repr__(self) -> str:
         return self._repr_markdown_()
@@ -490,16 +484,11 @@ class Plan(Answer):
 
     Attributes:
         plan: its amounts and prices, as ``pinscope plan --json`` writes them.
-        concluded: what follows.
+        reading: verdict, headline, tables and findings.
     """
 
     plan: planning.Plan
-    concluded: Reading
-
-    @property
-    def reading(self) -> Reading:
-        """Verdict, headline, tables and findings."""
-        return self.concluded
+    reading: Reading
 
     @property
     def safety(self) -> planning.Safety:

@@ -19,7 +19,7 @@ from pinscope.analysis.check import KeptFigure, KeptRuns, baseline_of, check
 from pinscope.analysis.comparison import Measured
 from pinscope.analysis.statistics import Summary
 from pinscope.experiments.bandwidth.reading import Cell
-from pinscope.report.baseline import read_baseline
+from pinscope.report.comparison import read_baseline
 
 LEAST = 1.2
 """A planted regression takes at least so many times as long."""

@@ -10,7 +10,7 @@ import pytest
 
 from pinscope.analysis.check import Baseline, Checked, baseline_of, check
 from pinscope.errors import BadInput, PathExists
-from pinscope.report.baseline import check_document, read_baseline, write_baseline, write_result
+from pinscope.report.comparison import check_document, read_baseline, write_baseline, write_result
 from tests.data.simulated_runs import Host, as_it_is
 
 

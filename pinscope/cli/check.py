@@ -61,7 +61,7 @@ app = typer.Typer(
 )
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
 Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
-Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; where something falls out, 3 N more.")]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; a check may make 3 N more.")]
 Tolerance = Annotated[str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")]
 Trace = Annotated[str | None, option("COMMAND", "Trace this Python program, such as 'train.py --steps 20'.")]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         """Who holds pinned memory on this host now."""
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Comparison",
     "Plan",

@@ -312,40 +312,27 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            self._delete(connection, [run_id])
+            connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id == run_id))  # what belongs to it goes with it
 
     def older_than(self, moment: datetime) -> list[str]:
         """Ids of the runs that began before, but for those that still run and those that are starred; the oldest
         first."""
         columns = tables.RUNS.c
-        may_be_starred = cast(columns.document, Text).contains('"baseline":true')
-        query = select(columns.id, may_be_starred).where(
-            columns.created_at < moment.astimezone(UTC).replace(tzinfo=None), columns.status != "running"
-        )
+        is_starred = cast(columns.document, Text).contains('"baseline":true')  # quotes in a text are escaped
+        began_before = columns.created_at < moment.astimezone(UTC).replace(tzinfo=None)
+        query = select(columns.id).where(began_before, columns.status != "running", ~is_starred)
         with self.reading() as connection:
-            found = connection.execute(query.order_by(columns.created_at)).all()
-        starred = self._read_runs([run_id for run_id, may in found if may])
-        kept = {run.id for run in starred if isinstance(run, Run) and run.baseline}
-        return [run_id for run_id, _ in found if run_id not in kept]
+            return list(connection.scalars(query.order_by(columns.created_at)))
 
     def delete_many(self, ids: Sequence[str]) -> int:
         """Remove runs that do not run, a hundred in one transaction; how many there were."""
         deleted = 0
         for first in range(0, len(ids), _RUNS_AT_ONCE):
-            some = ids[first : first + _RUNS_AT_ONCE]
+            some = tables.RUNS.c.id.in_(ids[first : first + _RUNS_AT_ONCE])
             with self.writing() as connection:
-                columns = tables.RUNS.c
-                query = select(columns.id).where(columns.id.in_(some), columns.status != "running")
-                ended = list(connection.scalars(query))
-                self._delete(connection, ended)
-            deleted += len(ended)
+                ended = connection.execute(delete(tables.RUNS).where(some, tables.RUNS.c.status != "running"))
+            deleted += ended.rowcount
         return deleted
-
-    @staticmethod
-    def _delete(connection: Connection, ids: Sequence[str]) -> None:
-        for table in (tables.OBSERVATIONS, tables.PARTS, tables.BLOCKS, tables.FIGURES):
-            connection.execute(delete(table).where(table.c.run_id.in_(ids)))
-        connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id.in_(ids)))
 
     def restore(self, run: Run, rows: Sequence[documents.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.

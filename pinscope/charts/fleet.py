@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from pinscope.analysis.outliers import Fleet
@@ -37,25 +38,23 @@ def figures_to_draw(fleet: Fleet) -> list[int]:
 
 
 def label_map(fleet: Fleet, label: str) -> Chart | None:
-    """Label by figure: by how much the GPUs are worse; ``None`` where no GPU has the label."""
-    names, worse = fleet.by_label(label)
-    if not names:
+    """Label by figure: by how much the GPUs are worse, the worst first; ``None`` where no GPU has the label."""
+    worse = pd.DataFrame(fleet.worse[:, fleet.firsts], columns=[fleet.figures[at].words for at in fleet.firsts])
+    labels = [gpu.label(label) for gpu in fleet.gpus]
+    by_label = worse.groupby(labels).median()
+    if by_label.empty:
         return None
-    with np.errstate(all="ignore"):
-        changes = np.expm1(worse)
-    rows = {name: row for row, name in enumerate(names)}
     for outlier in fleet.outliers:
-        if (row := rows.get(outlier.gpu.label(label) or "")) is not None:
-            own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
-            changes[row] = np.fmax(changes[row], np.expm1(own))
-    worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
-    worst_first = np.argsort(-worst, kind="stable")
-    drawn = sorted(worst_first[:MOST_LABELS])
-    words = [fleet.figures[at].words for at in fleet.firsts]
+        if (name := labels[outlier.place]) is not None:
+            own = worse.loc[outlier.place].where(np.isin(fleet.firsts, outlier.figures))
+            by_label.loc[name] = np.fmax(by_label.loc[name], own)
+    changes = np.expm1(by_label)
+    worst = changes.max(axis=1).sort_values(ascending=False, kind="stable")
+    drawn = changes.loc[worst.index[:MOST_LABELS]]
     heat = go.Heatmap(
-        x=words,
-        y=[names[row] for row in drawn],
-        z=changes[drawn],
+        x=drawn.columns,
+        y=drawn.index,
+        z=drawn.to_numpy(),
         zmin=-FULL,
         zmax=FULL,
         zmid=0.0,
@@ -64,14 +63,18 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {"showticklabels": len(words) <= MOST_TICKS, "ticks": "", "title": {"text": "Figures, one a cell"}}
-    labels = {"type": "category", "autorange": "reversed", "title": {"text": label}}
-    figure = _drawing([heat], 120 + 16 * len(drawn), {**figures, "showgrid": False}, {**labels, "showgrid": False})
+    figures = {
+        "showticklabels": len(worse.columns) <= MOST_TICKS,
+        "ticks": "",
+        "title": {"text": "Figures, one a cell"},
+    }
+    names = {"type": "category", "autorange": "reversed", "title": {"text": label}}
+    figure = _drawing([heat], 120 + 16 * len(drawn), {**figures, "showgrid": False}, {**names, "showgrid": False})
     ends = [
-        (names[row], f"{format_change(1 + worst[row])} worse" if worst[row] > 0 else "no worse")
-        for row in worst_first[:3]
+        (name, f"{format_change(1 + change)} worse" if change > 0 else "no worse")
+        for name, change in worst.head(3).items()
     ]
-    left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
+    left = f" The {len(drawn)} of {len(worst)} that are worst." if len(drawn) < len(worst) else ""
     return Chart(
         "labels",
         f"By {label}",

@@ -10,6 +10,7 @@ import pytest
 
 from pinscope.analysis.figures import FINDING, HAS, named_figures
 from pinscope.analysis.outliers import FLOAT, HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
+from pinscope.charts.fleet import label_map
 from tests.data.synthetic_fleet import KINDS, SyntheticFleet
 
 Change = Callable[[FleetRun], FleetRun]
@@ -165,13 +166,17 @@ def test_runs_with_other_cells_and_what_cannot_be_read_are_taken_as_they_are() -
     assert not found.outliers
 
 
-def test_labels_are_those_of_tags_and_racks_are_in_their_natural_order() -> None:
-    found = fleet(hosts=360, faults=0)
-    racks, worse = found.by_label("rack")
-    assert racks == [f"r{number}" for number in range(12)]
-    assert worse.shape == (12, len(found.firsts))
-    assert np.abs(worse).max() < 0.2
-    assert found.by_label("nothing")[0] == []
+def test_the_map_has_a_row_a_label_and_one_with_an_outlier_comes_first() -> None:
+    found = fleet(hosts=360, kinds=("link",))
+    (outlier,) = found.outliers
+    chart = label_map(found, "rack")
+    assert chart is not None
+    (heat,) = chart.figure.data
+    assert sorted(heat.y) == sorted({f"r{number}" for number in range(12)})
+    assert heat.y[0] == outlier.gpu.label("rack")
+    assert np.nanmax(heat.z[0]) == pytest.approx(outlier.change)
+    assert np.nanmax(heat.z[1:]) < 0.2
+    assert label_map(found, "nothing") is None
     assert found.gpus[40].label("rack") == "r1"
 
 

@@ -41,7 +41,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     """Label by figure: by how much the GPUs are worse, the worst first; ``None`` where no GPU has the label."""
     worse = pd.DataFrame(fleet.worse[:, fleet.firsts], columns=[fleet.figures[at].words for at in fleet.firsts])
     labels = [gpu.label(label) for gpu in fleet.gpus]
-    by_label = worse.groupby(labels).median()
+    by_label = worse.groupby(np.array(labels, object)).median()
     if by_label.empty:
         return None
     for outlier in fleet.outliers:

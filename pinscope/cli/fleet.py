@@ -108,7 +108,7 @@ def run(
     as_json: AsJson = False,
 ) -> int:
     """Run experiments on every GPU of many hosts, and store what comes. Ctrl-C ends all of it."""
-    from pinscope.fleet import cluster, launch
+    from pinscope.fleet import cluster
     from pinscope.fleet.campaign import Asked, Campaign, requests
 
     asked = Asked(
@@ -123,10 +123,10 @@ def run(
     further = shlex.split(options)
     plans = {
         "--scheduler": None,
-        "--local": local and launch.local(local),
-        "--ssh": ssh and launch.ssh(_hosts(ssh), further, python),
-        "--slurm": slurm and launch.slurm(slurm, further, python),
-        "--kubernetes": kubernetes and launch.kubernetes(kubernetes, image, gpus, further, python),
+        "--local": local and cluster.local(local),
+        "--ssh": ssh and cluster.ssh(_hosts(ssh), further, python),
+        "--slurm": slurm and cluster.slurm(slurm, further, python),
+        "--kubernetes": kubernetes and cluster.kubernetes(kubernetes, image, gpus, further, python),
     }
     given = [plan for plan in plans.values() if plan]
     if len(given) + (scheduler is not None) != 1:

@@ -294,7 +294,7 @@ def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     container = {
         "name": "worker",
         "image": image,
-        "command": [*_started_by(python), "-", "$(NODE)"],
+        "command": [*_started_by(python), "$(NODE)"],
         "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
         "stdin": True,

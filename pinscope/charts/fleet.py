@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.outliers import Fleet
 from pinscope.charts.marks import Chart, alt_text
+from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
 from pinscope.charts.theme import COLOURS, FRAME_PIXELS, template
-from pinscope.units import format_change, format_value
+from pinscope.units import format_change
 
 MOST_LABELS, MOST_TICKS = 60, 24
 """Rows of the map, those that are worst first; and figures that are written below it."""
 FULL = 0.25
 """A difference from which on a colour is full."""
-BINS = 60
+MOST_SPOTS = 200
+"""Of a figure's GPUs, of which each is drawn that is out."""
 MOST_SPREADS = 3
 """Figures whose spread is drawn."""
 
@@ -57,19 +57,15 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         z=drawn.to_numpy(),
         zmin=-FULL,
         zmax=FULL,
-        zmid=0.0,
         colorscale=[[0.0, COLOURS["intact"]], [0.5, "rgba(128,128,128,0.08)"], [1.0, COLOURS["corrupted"]]],
         showscale=False,
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {
-        "showticklabels": len(worse.columns) <= MOST_TICKS,
-        "ticks": "",
-        "title": {"text": "Figures, one a cell"},
-    }
+    figures = {"showticklabels": len(worse.columns) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
     names = {"type": "category", "autorange": "reversed", "title": {"text": label}}
-    figure = _drawing([heat], 120 + 16 * len(drawn), {**figures, "showgrid": False}, {**names, "showgrid": False})
+    pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
+    figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": names})
     ends = [
         (name, f"{format_change(1 + change)} worse" if change > 0 else "no worse")
         for name, change in worst.head(3).items()
@@ -85,46 +81,29 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     )
 
 
-def _drawing(traces: Sequence[Any], pixels: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any]) -> go.Figure:
-    """A figure of one panel; to be made whole takes a quarter of the time."""
-    layout = {"template": template(), "height": pixels + FRAME_PIXELS, "xaxis": xaxis, "yaxis": yaxis}
-    return go.Figure(traces, layout)
-
-
 def spread(fleet: Fleet, at: int) -> Chart:
-    """How many GPUs have which value of a figure, and who is out."""
-    drawn, values = fleet.figures[at], fleet.values[:, at]
-    known = values[np.isfinite(values)].astype(float)
-    counts, edges = np.histogram(known, BINS)
-    unit = drawn.value.unit
-    bars = go.Bar(
-        x=(edges[:-1] + edges[1:]) / 2,
-        y=counts,
-        width=np.diff(edges),
-        name="GPUs",
-        customdata=[f"{format_value(low, unit)} to {format_value(high, unit)}" for low, high in pairwise(edges)],
-        marker={"color": COLOURS["copy"]},
-        hovertemplate="%{customdata}: %{y} GPUs<extra></extra>",
+    """All GPUs by what they have of a figure, and who is out."""
+    drawn, values = fleet.figures[at], fleet.values[:, at].astype(float)
+    order = np.argsort(values)[: np.isfinite(values).sum()]  # what is not known comes last
+    ranks = dict(zip(order.tolist(), range(len(order)), strict=True))
+    some = order[np.linspace(0, len(order) - 1, min(MOST_SPOTS, len(order))).astype(int)].tolist()
+    out = [outlier.place for outlier in fleet.outliers if at in outlier.figures]
+    all_gpus, worse = (
+        [Spot(ranks[place], values[place], fleet.gpus[place].words) for place in places] for places in (some, out)
     )
-    out = [(of.gpu.words, float(values[of.place])) for of in fleet.outliers if at in of.figures]
-    marks = go.Scatter(
-        x=[value for _, value in out],
-        y=[1] * len(out),
-        mode="markers",
-        name="worse than others like them",
-        text=[name for name, _ in out],
-        marker={"color": COLOURS["corrupted"], "symbol": "triangle-down", "size": 11},
-        hovertemplate="%{text}<extra></extra>",
-    )
-    ticks = np.linspace(edges[0], edges[-1], 5)
-    words = [format_value(float(tick), unit) for tick in ticks]
-    axis = {"tickmode": "array", "tickvals": ticks, "ticktext": words}
-    figure = _drawing([bars, marks], 320, axis, {"type": "log", "title": {"text": "GPUs (log scale)"}})
-    listed = [(name, format_value(value, unit)) for name, value in out[:5]]
-    return Chart(
+    scale = scale_of(drawn.value.title, drawn.value.unit, values[order[-1]])
+    return curves(
         f"spread-{at}",
         drawn.words,
-        f"Median {format_value(float(np.median(known)), unit)} of {len(known):,} GPUs.",
-        figure,
-        alt_text(f"{drawn.words} over {len(known):,} GPUs; worse", listed),
+        f"Median {scale.text(float(np.median(values[order])))} of {len(order):,} GPUs.",
+        {
+            "": {
+                "GPUs": Curve(LineStyle("copy"), all_gpus, mode="lines"),
+                "worse than others like them": Curve(LineStyle("corrupted", "triangle-down"), worse, mode="markers"),
+            }
+        },
+        scale,
+        linear("GPUs, the lowest first", "%{x:.0f}"),
+        f"{drawn.words} over {len(order):,} GPUs; worse",
+        ends=[(spot.words, scale.text(spot.y)) for spot in worse[:5]],
     )

@@ -99,17 +99,13 @@ class Gpu(NamedTuple):
     """One GPU, or a machine without one.
 
     Attributes:
-        host, device, gpu: as of :class:`FleetRun`.
-        tags: of its newest run.
+        newest: of its runs.
         runs: ids, the newest first.
         group: number of those that it is held against.
         facts: of its surroundings.
     """
 
-    host: str
-    device: int
-    gpu: str
-    tags: Sequence[str]
+    newest: FleetRun
     runs: Sequence[str]
     group: int
     facts: Mapping[str, str]
@@ -117,15 +113,21 @@ class Gpu(NamedTuple):
     @property
     def words(self) -> str:
         """Its host, and its number there."""
-        return f"{self.host} GPU {self.device}" if self.gpu else self.host
+        return f"{self.newest.host} GPU {self.newest.device}" if self.newest.gpu else self.newest.host
+
+    @property
+    def tags(self) -> list[str]:
+        """Of its newest run."""
+        return self.newest.tags.split(",") if self.newest.tags else []
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its tags that are ``name=value``."""
+        return dict(tag.split("=", 1) for tag in self.tags if "=" in tag)
 
     def label(self, name: str) -> str | None:
-        """What stands behind ``name=`` in its tags, or such a key of its surroundings."""
-        if name == "host":
-            return self.host
-        begin = f"{name}="
-        tagged = (tag.removeprefix(begin) for tag in self.tags if tag.startswith(begin))
-        return next(tagged, self.facts.get(name))
+        """Its label of that name, or such a key of its surroundings, or its ``host``."""
+        return {**self.facts, **self.labels, "host": self.newest.host}.get(name)
 
 
 @dataclass(frozen=True)
@@ -249,15 +251,7 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
     group_of, groups = _groups(known_as, facts)
     gpus = [
-        Gpu(
-            own[0].host,
-            own[0].device,
-            own[0].gpu,
-            list(filter(None, own[0].tags.split(","))),
-            [run.run_id for run in own],
-            group_of[name],
-            facts[name],
-        )
+        Gpu(own[0], [run.run_id for run in own], group_of[name], facts[name])
         for own, name in zip(by_gpu, known_as, strict=True)
     ]
     signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], FLOAT)

@@ -30,7 +30,7 @@ from pinscope.text import one_line
 from pinscope.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pinscope.fleet.campaign import Asked, Missing, Result
+    from pinscope.fleet.campaign import Asked, Campaign, Missing
 
 app = typer.Typer(
     add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
@@ -41,9 +41,18 @@ baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep t
 app.add_typer(baseline, name="baseline")
 
 
-@app.callback()
-def _fleet() -> None:
-    """Run experiments on many hosts, and compare the hosts."""
+def count(meaning: str, *names: str, least: int = 1) -> Any:
+    """An option that is a number of things."""
+    return typer.Option(*names, min=least, metavar="N", help=meaning, show_default=False)
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[EXPERIMENT]...", help="Default: all that have runs.", autocompletion=experiment_names),
+]
+Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
+Runs = Annotated[int, count(f"The newest runs of each GPU. Default: {NEWEST}.", "--runs")]
+Since = Annotated[str | None, option("AGE", "Only runs of the last days, hours or minutes, as 90d.", "--since")]
 
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
@@ -52,57 +61,23 @@ def run(
         list[str],
         typer.Argument(metavar="EXPERIMENT|all", help="Experiments, in this order.", autocompletion=experiment_names),
     ],
-    scheduler: Annotated[
-        str | None,
-        option(
-            "ADDRESS", "Hosts of a Dask cluster that stands, such as tls://head:8786. TLS as in Dask's configuration."
-        ),
-    ] = None,
-    local: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="N workers on this machine; several pretend to be a host each."),
-    ] = None,
-    ssh: Annotated[
-        str | None, option("HOSTS", "Hosts that ssh reaches without asking: by comma, or @FILE with one a line.")
-    ] = None,
-    slurm: Annotated[int | None, typer.Option(min=1, metavar="N", help="N nodes, by srun.")] = None,
-    kubernetes: Annotated[int | None, typer.Option(min=1, metavar="N", help="N nodes, by kubectl.")] = None,
+    scheduler: Annotated[str | None, option("ADDRESS", "A Dask cluster that stands, as tls://head:8786.")] = None,
+    local: Annotated[int | None, count("Workers on this machine, each as a host of its own.")] = None,
+    ssh: Annotated[str | None, option("HOSTS", "Hosts by comma, or @FILE with one a line; ssh asks nothing.")] = None,
+    slurm: Annotated[int | None, count("Nodes, by srun.")] = None,
+    kubernetes: Annotated[int | None, count("Nodes, by kubectl.")] = None,
     image: Annotated[str | None, option("IMAGE", "Of --kubernetes: the image with PinScope.")] = None,
-    gpus: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Of --kubernetes: GPUs of a node that are asked for.")
-    ] = 1,
-    options: Annotated[
-        str, option("TEXT", "Further options of ssh, srun or kubectl, such as '--partition=gpu --gres=gpu:8'.")
-    ] = "",
-    python: Annotated[
-        str | None, option("PATH", "The Python with PinScope there. Default: the path of this one.")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        option(
-            "ADDRESS", "Where workers reach this machine. Default: 127.0.0.1 for --local, else its outward address."
-        ),
-    ] = None,
-    at_once: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most N hosts measure at once. Default: all.")
-    ] = None,
-    limit: Annotated[
-        str, option("DURATION", "How long one run may take, its turn in the queue included. Default: 30m.")
-    ] = "30m",
+    gpus: Annotated[int, count("Of --kubernetes: GPUs of a node that are asked for.", least=0)] = 1,
+    options: Annotated[str, option("TEXT", "Further options of ssh, srun or kubectl, as '--gres=gpu:8'.")] = "",
+    python: Annotated[str | None, option("PATH", "The Python with PinScope there. Default: as here.")] = None,
+    listen: Annotated[str | None, option("ADDRESS", "This machine, as workers reach it. Default: known.")] = None,
+    at_once: Annotated[int | None, count("Hosts that measure at once, at most. Default: all.")] = None,
+    limit: Annotated[str, option("DURATION", "How long a run and its queueing may take. Default: 30m.")] = "30m",
     join: Annotated[str, option("DURATION", "How long hosts are waited for. Default: 2m.")] = "2m",
-    campaign: Annotated[
-        str | None,
-        option(
-            "NAME", "What its runs belong to, as the tag fleet=NAME. Of a name that is there only what is missing runs."
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None, option("KEY=VALUE", "A tag of all its runs, such as rack=r12; may be repeated.")
-    ] = None,
-    labels: Annotated[
-        Path | None, option("FILE", "Tags by host: a CSV file with the column host, and one a label, such as rack.")
-    ] = None,
-    lab: Annotated[LabKind, option("cuda|host", "On GPUs (cuda), or on the host model.")] = "cuda",
+    campaign: Annotated[str | None, option("NAME", "A name, as a tag fleet=NAME; its runs stay.")] = None,
+    label: Annotated[list[str] | None, option("KEY=VALUE", "A tag of all its runs, as rack=r12; repeatable.")] = None,
+    labels: Annotated[Path | None, option("FILE", "Tags by host: CSV, a column host and one a label.")] = None,
+    lab: Lab = "cuda",
     quick: Quick = False,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -138,7 +113,8 @@ def run(
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
-            result = Campaign(there, store, asked, lambda: stop.asked, show).carry_out()
+            result = Campaign(there, store, asked, lambda: stop.asked, show)
+            result.carry_out()
     _print_campaign(asked, result, as_json)
     return Cancelled.exit_code if stop.asked else MeasurementFailed.exit_code if result.missing else 0
 
@@ -188,7 +164,7 @@ def _host_labels(file: Path) -> dict[str, list[str]]:
     return {row.pop("host"): [f"{key}={value}" for key, value in row.items() if value] for row in rows}
 
 
-def _print_campaign(asked: Asked, result: Result, as_json: bool) -> None:
+def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
     if as_json:
         done = {"stored": result.stored, "already": result.already}
         runs = {key: [_run_object(run) for run in some] for key, some in done.items()}
@@ -227,35 +203,16 @@ def _run_object(run: Run) -> dict[str, Any]:
 
 # What the runs of many hosts say together
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[EXPERIMENT]...",
-        help="Whose runs; without one, all that have runs.",
-        show_default=False,
-        autocompletion=experiment_names,
-    ),
-]
-Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
-Runs = Annotated[int, typer.Option("--runs", min=1, metavar="N", help="The newest N runs of each GPU.")]
-Since = Annotated[
-    str | None, option("AGE", "Only runs of the last so many days, hours or minutes, such as 90d.", "--since")
-]
-
 
 @app.command("show", short_help="Which GPUs are worse than others like them, in what, and why.")
 def show(
     experiments: Names = None,
-    label: Annotated[
-        str | None, option("NAME", "Map by this label: rack, where runs have tags such as rack=r7; or host.", "--label")
-    ] = None,
+    label: Annotated[str | None, option("NAME", "Map by this label: as rack, of tags as rack=r7; or host.")] = None,
     lab: Lab = "cuda",
     runs: Runs = NEWEST,
     since: Since = None,
     everything: Annotated[bool, typer.Option("--all", help="Show also each figure and each GPU.")] = False,
-    output: Annotated[
-        Path | None, output_option("Write a report to this file, which must not exist yet: .html, .csv or .json.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Write a report: a new file, .html, .csv or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""

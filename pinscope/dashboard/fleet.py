@@ -62,10 +62,7 @@ def _title(experiment: str, lab: str) -> str:
 
 def _labels(fleet: Fleet) -> list[str]:
     """Names of labels that runs have; then the host."""
-    names = {
-        name: None for gpu in fleet.gpus for tag in gpu.tags for name, is_label, _ in [tag.partition("=")] if is_label
-    }
-    return [*names, "host"]
+    return [*dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels), "host"]
 
 
 def _link(text: str, icon: str | None, run_id: str) -> None:

@@ -139,15 +139,6 @@ class Missing:
 
 
 @dataclass
-class Result:
-    """What came of a campaign: what is stored, what was there before, and what is missing."""
-
-    stored: list[Run] = field(default_factory=list)
-    already: list[Run] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-
-
-@dataclass
 class _Host:
     """A host: its worker's address and name, what it is called, its runs to come, and what it was asked."""
 
@@ -170,6 +161,11 @@ class Campaign:
         asked: what to run.
         is_stopped: whether somebody wants it to end.
         show: takes how far it is.
+
+    Attributes:
+        stored: runs that came.
+        already: those that were there before.
+        missing: what is not there, and why.
     """
 
     def __init__(
@@ -185,9 +181,9 @@ class Campaign:
         self._done = done_already(store, asked)
         self._there: Mapping[str, str] = {}
         self._hosts, self._machines = dict[str, _Host](), dict[str, str]()
-        self.result = Result()
+        self.stored, self.already, self.missing = list[Run](), list[Run](), list[Missing]()
 
-    def carry_out(self) -> Result:
+    def carry_out(self) -> None:
         """Ask every host, and wait for the answers; what is stored when somebody stops it stays.
 
         Raises:
@@ -214,8 +210,7 @@ class Campaign:
         late = f"no worker came within {self._asked.join_seconds:.0f} s"
         for name, is_over, words in lacking:
             reason = words if is_over and words else f"{late}: {words}" if words else late
-            self.result.missing.append(Missing(name, reason))
-        return self.result
+            self.missing.append(Missing(name, reason))
 
     def _rounds(self) -> Iterator[None]:
         """Look again and again, until somebody stops it; now and then also who is there."""
@@ -272,16 +267,16 @@ class Campaign:
         """A host of this version takes part, by one worker, with what is not stored and done."""
         host.name = answer.get("host", host.worker)
         if reason := answer.get("refused") or _differing(answer):
-            self.result.missing.append(Missing(host.name, reason))
+            self.missing.append(Missing(host.name, reason))
         elif host.name in self._machines:
             if self._machines[host.name] != answer["machine"]:
-                self.result.missing.append(Missing(host.name, "another machine is called so too"))
+                self.missing.append(Missing(host.name, "another machine is called so too"))
         else:
             self._machines[host.name] = answer["machine"]
             for request in self._asked.requests:
                 for gpu in answer["gpus"]:
                     if run := self._done.get((host.name, request.experiment, gpu)):
-                        self.result.already.append(run)
+                        self.already.append(run)
                     else:
                         host.waiting.append((request, gpu))
 
@@ -298,12 +293,12 @@ class Campaign:
             except PinScopeError as error:
                 missing = replace(missing, reason=str(error))
             else:
-                self.result.stored.append(run)
+                self.stored.append(run)
                 if run.status == "done":
                     return
                 late = f"it did not end within {self._asked.limit_seconds:.0f} s"
                 missing = replace(missing, reason=late if answer["late"] else run.error or run.status)
-        self.result.missing.append(missing)
+        self.missing.append(missing)
 
     def _keep(self, bundle: bytes) -> Run:
         """Store a run; a database that is away is waited for.
@@ -324,16 +319,10 @@ class Campaign:
                     return next(opened.runs())
 
     def _progress(self, lacking: int) -> Progress:
-        to_run = [host for host in self._hosts.values() if host.waiting]
-        busy = [host.name for host in to_run if host.question]
-        left, stored = sum(len(host.waiting) for host in to_run), len(self.result.stored)
-        counts = {"to come": left, "missing": len(self.result.missing), "hosts waited for": lacking}
+        left, stored = sum(len(host.waiting) for host in self._hosts.values()), len(self.stored)
+        counts = {"to come": left, "missing": len(self.missing), "hosts waited for": lacking}
         said = "".join(f", {count} {what}" for what, count in counts.items() if count)
-        some = ", ".join(busy[:3]) + (" …" if len(busy) > 3 else "")
-        return Progress(
-            fraction=stored / (stored + left) if stored else 0.0,
-            message=f"{stored} runs{said}; measuring on {some or 'no host'}",
-        )
+        return Progress(fraction=stored / (stored + left) if stored else 0.0, message=f"{stored} runs{said}")
 
     def _end(self) -> None:
         """Have every worker end its run, also those that Dask does not ask: the run is no task of Dask's."""

@@ -79,7 +79,7 @@ def read_fleet(
 def verdict(fleet: Fleet) -> str:
     """One sentence."""
     count, gpus = len(fleet.outliers), len(fleet.gpus)
-    what = "GPU" if any(gpu.gpu for gpu in fleet.gpus[:1]) else "host"
+    what = "GPU" if fleet.gpus[0].newest.gpu else "host"
     of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
@@ -145,10 +145,7 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "groups": fleet.groups,
         "outliers": [_outlier(outlier) for outlier in fleet.outliers],
         "suspects": [_outlier(suspect) for suspect in fleet.suspects],
-        "gpus": [
-            {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
-            for place, gpu in enumerate(fleet.gpus)
-        ],
+        "gpus": _gpus(fleet),
         "figures": [_spread(fleet.figures[spread.figure], spread) for spread in fleet.spreads],
     }
 
@@ -156,6 +153,13 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
 def _spread(figure: Figure, spread: Spread) -> dict[str, Any]:
     what = {"labels": dict(figure.labels), "figure": figure.name, "unit": figure.value.unit}
     return {**what, "group": spread.group, "gpus": spread.gpus, "quantiles": spread.quantiles}
+
+
+def _gpus(fleet: Fleet) -> list[dict[str, Any]]:
+    return [
+        {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
+        for place, gpu in enumerate(fleet.gpus)
+    ]
 
 
 def _outlier(outlier: Outlier) -> dict[str, Any]:
@@ -170,19 +174,19 @@ def _outlier(outlier: Outlier) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    return {"host": gpu.host, "gpu": gpu.gpu or None, "device": gpu.device, "runs": gpu.runs}
+    own = gpu.newest
+    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs}
 
 
 def _csv(fleet: Fleet) -> bytes:
     """A row each GPU: who it is, how it was judged, and the figures that stand for their cells, in SI units."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    heads = ["host", "gpu", "device", "tags", "group", "judged", "runs"]
-    writer.writerow([*heads, *(fleet.figures[at].words for at in fleet.firsts)])
-    for place, (gpu, values) in enumerate(zip(fleet.gpus, fleet.values[:, fleet.firsts], strict=True)):
-        state = fleet.states.get(place, "")
-        own = [gpu.host, gpu.gpu, gpu.device, " ".join(gpu.tags), gpu.group, state, " ".join(gpu.runs)]
-        writer.writerow([*map(csv_cell, own), *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
+    gpus = _gpus(fleet)
+    writer.writerow([*gpus[0], *(fleet.figures[at].words for at in fleet.firsts)])
+    for gpu, values in zip(gpus, fleet.values[:, fleet.firsts], strict=True):
+        own = (csv_cell(" ".join(value) if isinstance(value, list) else value) for value in gpu.values())
+        writer.writerow([*own, *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
     return text.getvalue().encode()
 
 

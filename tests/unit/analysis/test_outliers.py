@@ -22,7 +22,7 @@ def fleet(hosts: int = 60, faults: int = 1, seed: int = 5, experiment: str = "ba
 
 
 def blamed(found: Fleet) -> list[str]:
-    return [one.gpu.host for one in found.outliers]
+    return [one.gpu.newest.host for one in found.outliers]
 
 
 def values(run: FleetRun) -> np.ndarray:
@@ -40,7 +40,7 @@ def test_each_fault_is_found_named_and_explained() -> None:
         found = fleet_of(experiment, "cuda", *made.fleet_runs(experiment))
         assert set(blamed(found)) <= set(made.faults)
         for kind in kinds:
-            (one,) = (one for one in found.outliers if one.gpu.host == host[kind])
+            (one,) = (one for one in found.outliers if one.gpu.newest.host == host[kind])
             why = {key: (own, usual) for key, own, usual in one.why}
             assert why == {
                 "link": {"gpu.link.width_now": ("8", "16")},
@@ -50,7 +50,7 @@ def test_each_fault_is_found_named_and_explained() -> None:
             }[kind]  # fmt: skip
             assert (one.why_words == NOTHING) == (kind == "processor")
     bandwidth = fleet_of("bandwidth", "cuda", *made.fleet_runs())
-    rate = next(one for one in bandwidth.outliers if one.gpu.host == host["link"])
+    rate = next(one for one in bandwidth.outliers if one.gpu.newest.host == host["link"])
     assert rate.words.startswith("slower by 4")
     assert "size from 1 MiB on" in rate.words
 
@@ -66,7 +66,7 @@ def test_of_one_run_nobody_is_blamed_but_told_to_run_again() -> None:
     made = SyntheticFleet(60, 1, seed=5, runs=1)
     found = fleet_of("bandwidth", "cuda", *made.fleet_runs())
     assert not found.outliers
-    assert {one.gpu.host for one in found.suspects} <= set(made.faults)
+    assert {one.gpu.newest.host for one in found.suspects} <= set(made.faults)
     assert len(found.suspects) == 3  # what huge pages cost is not in it
 
 

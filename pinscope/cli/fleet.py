@@ -89,7 +89,7 @@ def run(
     asked = Asked(
         campaign or f"{datetime.now(UTC):%Y%m%d-%H%M}-{secrets.token_hex(2)}",
         requests(experiments, lab, quick, parse_settings(settings or ())),
-        tuple(map(_label, label or ())),
+        tuple(f"{key}={value}" for key, value in parse_settings(label or (), "--label", "rack=r12").items()),
         _host_labels(labels) if labels else {},
         duration("--limit", limit) or 0.0,
         duration("--join", join) or 0.0,
@@ -143,13 +143,6 @@ def _hosts(text: str) -> list[str]:
     return hosts
 
 
-def _label(text: str) -> str:
-    key, separator, value = text.partition("=")
-    if not (key and separator and value):
-        raise BadInput(f"--label takes KEY=VALUE, such as rack=r12; not {text!r}")
-    return text
-
-
 def _host_labels(file: Path) -> dict[str, list[str]]:
     """Host → its labels as tags.
 
@@ -166,9 +159,9 @@ def _host_labels(file: Path) -> dict[str, list[str]]:
 
 def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
     if as_json:
-        done = {"stored": result.stored, "already": result.already}
-        runs = {key: [_run_object(run) for run in some] for key, some in done.items()}
-        print_json({"campaign": asked.campaign, **runs, "missing": [asdict(line) for line in result.missing]})
+        stored, already = ([_run_object(run) for run in some] for some in (result.stored, result.already))
+        missing = [asdict(line) for line in result.missing]
+        print_json({"campaign": asked.campaign, "stored": stored, "already": already, "missing": missing})
         return
     if result.stored:
         rows = [
@@ -177,9 +170,8 @@ def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
         ]
         print_table(("host", "id", "experiment", "on", "answer"), rows, title=f"Campaign {asked.campaign}")
     if result.missing:
-        print_table(
-            ("host", "what", "why"), [(line.host, _what(line), line.reason) for line in result.missing], title="Missing"
-        )
+        lines = [(line.host, _what(line), line.reason) for line in result.missing]
+        print_table(("host", "what", "why"), lines, title="Missing")
     there = f", {len(result.already)} were there" if result.already else ""
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
     if known := [*result.stored, *result.already]:

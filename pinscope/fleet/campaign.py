@@ -7,7 +7,6 @@ and the parameters that were set. A campaign of the same name measures only what
 from __future__ import annotations
 
 import io
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from pinscope.errors import InvalidParameter, NotPossible, PinScopeError, StoreF
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.fleet.cluster import Cluster
 from pinscope.fleet.host import LOOK_SECONDS, describe, end, measure
-from pinscope.records.labels import TAG_CHARACTERS
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Progress, Run
 from pinscope.runner import jobs
 from pinscope.store.bundle import BundleReader, this_version
@@ -40,7 +38,6 @@ END_SECONDS = 3.0
 """How long workers are waited for that are asked to end their runs."""
 TRANSFER_SECONDS = 10.0
 """How much longer than its run a host is waited for, and how long its bundle may be on its way."""
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{TAG_CHARACTERS - len(TAG) - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,6 @@ class Asked:
     at_once: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.campaign):
-            raise InvalidParameter(
-                f"{quoted(self.campaign)} cannot be a campaign's name: letters, digits, dot, hyphen and underscore, at "
-                f"most {TAG_CHARACTERS - len(TAG)}"
-            )
         for tags in ((), *self.host_tags.values()):
             checked_labels(tags=(*self.tags, *tags, self.tag))
 

@@ -163,8 +163,7 @@ class Outlier:
         return f"{self.gpu.words}: {self.words}; {self.why_words}"
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """How a figure is spread over a group: least, lower quartile, median, upper quartile, most; of how many GPUs."""
 
     group: int

@@ -14,10 +14,10 @@ import typer
 
 from pinscope.analysis.outliers import NEWEST, Fleet
 from pinscope.cli.main import AsJson, duration, option, output_option
-from pinscope.cli.outcome import print_reading_table, progress_shown
+from pinscope.cli.outcome import print_reading_table, progress_shown, store_to_write
 from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose, print_table
-from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
+from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind, Run
 from pinscope.report import fleet as report
@@ -108,9 +108,7 @@ def run(
         raise BadInput(f"fleet run takes one of {', '.join(plans)}: where the hosts are")
     listen = listen or ("127.0.0.1" if local else None)
     way = cluster.existing(scheduler) if scheduler else cluster.own(asked.campaign, given[0], listen)
-    with Stop() as stop, Store() as store:
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with Stop() as stop, store_to_write() as store:
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
             result = Campaign(there, store, asked, lambda: stop.asked, show)

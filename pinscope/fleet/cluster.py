@@ -10,7 +10,6 @@ campaign.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
 import secrets
@@ -158,11 +157,9 @@ class Cluster:
             return [] if names else [("the cluster", False, None)]
         lacking = []
         for launch in self.launches:
-            name = launch.name if launch.name not in names else None
-            if launch.hosts is not None:
-                few = launch.hosts - len(names)
-                name = f"{few} of {launch.hosts} hosts of {launch.name}" if few > 0 else None
-            if name:
+            few = launch.hosts - len(names) if launch.hosts else launch.name not in names
+            if few > 0:
+                name = f"{few} of {launch.hosts} hosts of {launch.name}" if launch.hosts else launch.name
                 lacking.append((name, launch.is_over, launch.last_words))
         return lacking
 
@@ -179,7 +176,6 @@ def existing(address: str) -> Iterator[Cluster]:
         raise BadInput(
             f"{address} takes orders from anybody who reaches it; --scheduler takes a cluster with TLS, as tls://HOST:PORT"
         )
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         client = Client(address, security=Security(), timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
@@ -200,7 +196,6 @@ def own(campaign: str, launches: Sequence[Launch], listen: str | None = None) ->
     Raises:
         NotPossible: the scheduler cannot listen there.
     """
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three or four a host, and often 1,024 are allowed
     security = Security.temporary()

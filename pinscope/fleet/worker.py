@@ -36,6 +36,7 @@ QUIET: Mapping[str, Any] = {
     "distributed.worker.preload": [],
 }
 """So that a worker does next to nothing while its child measures."""
+logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a campaign must know it says itself
 JOIN_SECONDS = 60.0
 """How long a scheduler is looked for."""
 
@@ -90,7 +91,6 @@ def main(arguments: list[str]) -> int:
     host.HERE.share = order.get("share", host.HERE.share)
     host.HERE.name = arguments[0] if arguments else order["name"] if order.get("pretends") else None
     os.umask(0o077)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with dask.config.set(QUIET):
         try:
             with suppress(asyncio.CancelledError):

@@ -18,7 +18,6 @@ import numpy as np
 from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
-from pinscope.analysis.figures import Figure
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
@@ -146,13 +145,14 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "outliers": [_outlier(outlier) for outlier in fleet.outliers],
         "suspects": [_outlier(suspect) for suspect in fleet.suspects],
         "gpus": _gpus(fleet),
-        "figures": [_spread(fleet.figures[spread.figure], spread) for spread in fleet.spreads],
+        "figures": [_spread(fleet, spread) for spread in fleet.spreads],
     }
 
 
-def _spread(figure: Figure, spread: Spread) -> dict[str, Any]:
+def _spread(fleet: Fleet, spread: Spread) -> dict[str, Any]:
+    figure, (group, _, quantiles, gpus) = fleet.figures[spread.figure], spread
     what = {"labels": dict(figure.labels), "figure": figure.name, "unit": figure.value.unit}
-    return {**what, "group": spread.group, "gpus": spread.gpus, "quantiles": spread.quantiles}
+    return {**what, "group": group, "gpus": gpus, "quantiles": quantiles}
 
 
 def _gpus(fleet: Fleet) -> list[dict[str, Any]]:
@@ -231,13 +231,7 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         if kept := kept_figure(samples, figure.value.unit):
             cells[figure.cell][figure.name] = kept
     of_cell = {figure.cell: figure for figure in fleet.figures}
-    first = store.run(fleet.gpus[chosen[0]].runs[0])
-    run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
-    return KeptRuns(
-        runs=tuple(fleet.gpus[place].runs[0] for place in chosen),
-        run=run,
-        cells=tuple(
-            KeptCell(kind=of_cell[cell].kind, labels=of_cell[cell].labels, figures=figures)
-            for cell, figures in cells.items()
-        ),
-    )
+    kept_cells = (KeptCell(kind=of_cell[of].kind, labels=of_cell[of].labels, figures=cells[of]) for of in cells)
+    ids = tuple(fleet.gpus[place].runs[0] for place in chosen)
+    bare = {"figure": None, "verdict": None, "attachments": (), "notes": ()}
+    return KeptRuns(runs=ids, run=store.run(ids[0]).model_copy(update=bare), cells=tuple(kept_cells))

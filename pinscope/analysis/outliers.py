@@ -168,7 +168,7 @@ class Spread(NamedTuple):
 
     group: int
     figure: int
-    quantiles: tuple[float, ...]
+    quantiles: Sequence[float]
     gpus: int
 
 
@@ -221,13 +221,12 @@ class Fleet:
         spreads = []
         for group in range(len(self.groups)):
             rows = [place for place, gpu in enumerate(self.gpus) if gpu.group == group]
-            ordered, counts = _sorted(self.values[np.ix_(rows, self.firsts)])
-            quantiles = np.stack([_at(ordered, counts, share) for share in (0, 0.25, 0.5, 0.75, 1)], axis=1)
-            spreads += [
-                Spread(group, place, tuple(map(float, quantiles[column])), int(counts[column]))
-                for column, place in enumerate(self.firsts)
-                if counts[column]
-            ]
+            for figure in self.firsts:
+                values = self.values[rows, figure]
+                known = values[np.isfinite(values)]
+                if len(known):
+                    quantiles = np.quantile(known, (0, 0.25, 0.5, 0.75, 1)).tolist()
+                    spreads.append(Spread(group, figure, quantiles, len(known)))
         return spreads
 
 
@@ -342,14 +341,8 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     return (steady + other) / 2, steady, repeated
 
 
-def _sorted(values: Floats) -> tuple[Floats, NDArray[np.int_]]:
-    """Each column ascending, what is not known last; and how many are known."""
-    ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
-    return ordered, np.count_nonzero(np.isfinite(ordered), axis=1)
-
-
 def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
-    """What lies at that share of each column."""
+    """What lies at that share of each row, of which so many are known."""
     at = share * np.maximum(counts - 1, 0)
     columns = np.arange(len(ordered))
     return np.asarray((ordered[columns, np.floor(at).astype(int)] + ordered[columns, np.ceil(at).astype(int)]) / 2)
@@ -357,7 +350,8 @@ def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
 
 def _usual(middles: Floats) -> tuple[Floats, Floats]:
     """The median of each figure over the GPUs of a group, and the standard deviation that its better half shows."""
-    ordered, counts = _sorted(middles)
+    ordered = np.sort(np.ascontiguousarray(middles.T), axis=1)  # what is not known last
+    counts = np.count_nonzero(np.isfinite(ordered), axis=1)
     usual, spread = _at(ordered, counts, 0.5), np.full(middles.shape[1], LEAST_SPREAD)
     for share, deviations in DEPTHS:
         at = (usual - _at(ordered, counts, share)) / deviations

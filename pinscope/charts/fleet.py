@@ -48,7 +48,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         if (name := labels[outlier.place]) is not None:
             own = worse.loc[outlier.place].where(np.isin(fleet.firsts, outlier.figures))
             by_label.loc[name] = np.fmax(by_label.loc[name], own)
-    changes = np.expm1(by_label)
+    changes = by_label.transform(np.expm1)
     worst = changes.max(axis=1).sort_values(ascending=False, kind="stable")
     drawn = changes.loc[worst.index[:MOST_LABELS]]
     heat = go.Heatmap(

@@ -174,10 +174,9 @@ def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
     if known := [*result.stored, *result.already]:
         lab = " --lab host" if known[0].lab == "host" else ""
-        print_line("Next:")
-        for experiment in dict.fromkeys(run.experiment for run in known):
-            print_line(f"  pinscope fleet show {experiment}{lab}")
-        print_line(f"  pinscope runs list --tag {asked.tag}")
+        experiments = " ".join(dict.fromkeys(run.experiment for run in known))
+        print_line(f"Next: pinscope fleet show {experiments}{lab}")
+        print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
     if result.missing:
         print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 

@@ -25,18 +25,18 @@ def show() -> None:
     heading(FLEET)
     store = state.store()
     known = {
-        _title(experiment, lab): (experiment, lab, count) for experiment, lab, count in experiments_with_figures(store)
+        kept[0] if kept[1] == "cuda" else f"{kept[0]}, {LAB_TITLES['host']}": kept
+        for kept in experiments_with_figures(store)
     }
     if not known:
         st.info("No finished run yet that came with its figures.", icon=FLEET.icon)
         st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)
         return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        experiment, lab, count = known[
-            st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
-        ]
-        fleet = state.fleet(store, experiment, lab, count)
-        label = st.selectbox("Label", _labels(fleet), key="label", bind="query-params", width=200)
+        chosen = st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
+        fleet = state.fleet(store, *known[chosen])
+        names = dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels)
+        label = st.selectbox("Label", [*names, "host"], key="label", bind="query-params", width=200)
         with st.popover("Download", icon=":material/download:"):
             _downloads(fleet, label)
     verdict_line(report.verdict(fleet))
@@ -46,23 +46,14 @@ def show() -> None:
         _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
-    names = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
-    figure = st.selectbox("Figure", list(names), key="figure", bind="query-params")
-    chart_view(spread(fleet, names[figure]), key="spread")
+    figures = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
+    figure = st.selectbox("Figure", list(figures), key="figure", bind="query-params")
+    chart_view(spread(fleet, figures[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
     _drill_down(fleet)
     st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope fleet show {experiment} --label {label}{' --lab host' if lab == 'host' else ''}"
+    command = f"pinscope fleet show {fleet.experiment} --label {label}{' --lab host' if fleet.lab == 'host' else ''}"
     st.code(command, language=None, wrap_lines=True)
-
-
-def _title(experiment: str, lab: str) -> str:
-    return experiment if lab == "cuda" else f"{experiment}, {LAB_TITLES['host']}"
-
-
-def _labels(fleet: Fleet) -> list[str]:
-    """Names of labels that runs have; then the host."""
-    return [*dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels), "host"]
 
 
 def _link(text: str, icon: str | None, run_id: str) -> None:

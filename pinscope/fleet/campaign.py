@@ -215,8 +215,9 @@ class Campaign:
 
     def _ask(self, host: _Host, seconds: float, *what: Any) -> None:
         """Ask one worker, and no other whatever becomes of it."""
-        only = {"workers": [host.address], "allow_other_workers": False}
-        host.question = self._cluster.client.submit(*what, pure=False, retries=0, **only)
+        host.question = self._cluster.client.submit(
+            *what, workers=[host.address], allow_other_workers=False, pure=False, retries=0
+        )
         host.seconds, host.begun = seconds, time.monotonic()
 
     def _ask_what_they_are(self) -> None:

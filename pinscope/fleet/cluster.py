@@ -77,7 +77,7 @@ class Launch:
             order: what each worker must know.
             errors: file that takes what the program complains of.
         """
-        own = {"name": self.name} if self.hosts is None else {}
+        own: dict[str, Any] = {"name": self.name} if self.hosts is None else {}
         if self.share:
             own |= {"share": self.share, "pretends": self.share[1] > 1, "folder": str(errors.parent)}
         self._errors = errors

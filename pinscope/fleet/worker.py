@@ -64,12 +64,11 @@ async def _serve(order: Mapping[str, Any]) -> None:
         memory_limit=0,
         death_timeout=JOIN_SECONDS,
     )
-    ways_to_end = [asyncio.ensure_future(wait) for wait in (stopped.wait(), worker.finished())]
-    await asyncio.wait(ways_to_end, return_when=asyncio.FIRST_COMPLETED)
+    finished = asyncio.ensure_future(worker.finished())
+    finished.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
     host.end(order["campaign"])
     await worker.close()
-    for way in ways_to_end:
-        way.cancel()
 
 
 def _own_folder() -> Path:

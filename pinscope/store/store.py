@@ -125,10 +125,10 @@ class NewRows:
         self._waiting: dict[Table, list[dict[str, Any]]] = {}
         self._bytes = 0
 
-    def add(self, table: Table, row: dict[str, Any], size: int = 0) -> None:
-        """A row, of so many bytes where these are many."""
+    def add(self, table: Table, row: dict[str, Any]) -> None:
+        """A row, to be stored with others."""
         self._waiting.setdefault(table, []).append(row)
-        self._bytes += size
+        self._bytes += len(row.get("content", b""))
         if self._bytes > self.MOST_BYTES:
             self.write()
 
@@ -382,11 +382,9 @@ class Store(Database):
                 for run, rows in some:
                     incoming, has_ended = as_imported(run, rows), run.status != "running"
                     if incoming.id in here or recorded_run(incoming.id):
-                        new.write()
                         word = self._import_known(connection, incoming, rows, has_ended, parts)
                     else:
                         word = self._import_new(new, incoming, rows, parts)
-                        here.add(incoming.id)
                     outcome[word].append(run.id)
                 new.write()
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
@@ -398,14 +396,14 @@ class Store(Database):
     def _import_new(self, new: NewRows, incoming: Run, rows: documents.RowSource, parts: Parts) -> str:
         new.add(tables.RUNS, {**as_columns(incoming), "observations": len(rows)})
         for block in pack(rows):
-            new.add(tables.BLOCKS, {"run_id": incoming.id, **block}, len(block["content"]))
+            new.add(tables.BLOCKS, {"run_id": incoming.id, **block})
         if known := row_of(incoming):
             self.figures.keep_texts(new.connection, known[1])
-            new.add(tables.FIGURES, known[0], len(known[0]["content"]))
+            new.add(tables.FIGURES, known[0])
         for attachment in incoming.attachments:
             for number, content in enumerate(parts(incoming, attachment)):
                 part = {"run_id": incoming.id, "name": attachment.name, "sequence": number, "content": content}
-                new.add(tables.PARTS, part, len(content))
+                new.add(tables.PARTS, part)
         return "added"
 
     def _import_known(

@@ -35,6 +35,8 @@ from pinscope.analysis.check import TOLERANCE
 from pinscope.analysis.comparison import ComparedCell, Comparison, Pooled, Side
 from pinscope.analysis.figures import FINDING, NODE, Figure, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
+from pinscope.errors import BadInput
+from pinscope.records.run import LAB_TITLES, LabKind
 
 FALSE_SHARE = 0.02
 """Of the GPUs that are blamed."""
@@ -188,7 +190,7 @@ class Fleet:
     """
 
     experiment: str
-    lab: str
+    lab: LabKind
     gpus: Sequence[Gpu]
     figures: Sequence[Figure]
     values: Floats
@@ -230,21 +232,25 @@ class Fleet:
         return spreads
 
 
-def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping[str, str]) -> Fleet:
+def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Mapping[str, str]) -> Fleet:
     """The fleet.
 
     Args:
         experiment, lab: of the runs.
         runs: the newest of each GPU, GPU by GPU, the newest first.
         texts: what their layouts and surroundings are, by name.
+
+    Raises:
+        BadInput: none has figures that can be read.
     """
     figures, columns = _columns({run.layout for run in runs}, texts)
     sizes = {layout: FLOAT.itemsize * len(of) for layout, of in columns.items()}
     readable = (run for run in runs if len(run.content) == sizes.get(run.layout, -1))
     by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
     if not by_gpu:
-        nothing = np.empty((0, 0), FLOAT)
-        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [])
+        raise BadInput(
+            f"no finished run of {experiment} on {LAB_TITLES[lab]}; there may be some of another lab (--lab)"
+        )
     known_as = [newest.surroundings for newest, *_ in by_gpu]
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
     group_of, groups = _groups(known_as, facts)

@@ -67,7 +67,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
     figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": names})
     ends = [
-        (name, f"{format_change(1 + change)} worse" if change > 0 else "no worse")
+        (str(name), f"{format_change(1 + change)} worse" if change > 0 else "no worse")
         for name, change in worst.head(3).items()
     ]
     left = f" The {len(drawn)} of {len(worst)} that are worst." if len(drawn) < len(worst) else ""

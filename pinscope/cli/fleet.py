@@ -149,9 +149,7 @@ def _host_labels(file: Path) -> dict[str, list[str]]:
     """
     rows = list(csv.DictReader(_read(file)))
     if not all(row.get("host") and None not in row for row in rows):
-        raise BadInput(
-            f"{file}: the first line names its columns: host, and one a label; each further line has as many"
-        )
+        raise BadInput(f"{file}: its first line says its columns, host, and one a label; each line has as many")
     return {row.pop("host"): [f"{key}={value}" for key, value in row.items() if value] for row in rows}
 
 
@@ -211,16 +209,14 @@ def show(
     fleets = _fleets(experiments, lab, runs, since)
     if output is not None:
         if len(fleets) > 1:
-            raise BadInput(
-                f"a report is of one experiment; there are {', '.join(fleet.experiment for fleet in fleets)}"
-            )
+            raise BadInput(f"a report is of one of {', '.join(fleet.experiment for fleet in fleets)}; name it")
         write_new(output, [report.render(fleets[0], output.suffix.lower(), label)])
         print_line(f"Wrote {output} ({format_bytes(output.stat().st_size)}).")
     elif as_json:
         print_json([report.fleet_document(fleet) for fleet in fleets])
     else:
         for fleet in fleets:
-            print_line(f"{fleet.experiment}, {LAB_TITLES[fleet.lab]}")  # type: ignore[index]
+            print_line(f"{fleet.experiment}, {LAB_TITLES[fleet.lab]}")
             print_prose(report.verdict(fleet), style="bold")
             print_line()
             further = [report.spread_table(fleet), report.gpu_table(fleet, label)] if everything else ()
@@ -292,9 +288,8 @@ def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str |
     with Store() as store:
         names = experiments or [name for name, of, _ in experiments_with_figures(store) if of == lab]
         if not names:
-            others = sorted({of for _, of, _ in experiments_with_figures(store)})
-            there = f"there are some of --lab {', '.join(others)}" if others else "name an experiment, or import runs"
-            raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {there}")
+            further = "name an experiment, import runs, or give another --lab"
+            raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {further}")
         return [report.read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
 
 

@@ -185,7 +185,10 @@ class Campaign:
         deadline = time.monotonic() + self._asked.join_seconds
         try:
             for _ in self._rounds():
-                self._ask_what_they_are()
+                for address, name in self._there.items():
+                    if address not in self._hosts:
+                        self._hosts[address] = _Host(address, name, name)
+                        self._ask(self._hosts[address], DESCRIBE_SECONDS, describe, self._asked.lab)
                 for host in self._hosts.values():
                     if host.question is not None and (answer := self._answer(host, host.question)) is not None:
                         host.question = None
@@ -220,13 +223,6 @@ class Campaign:
         )
         host.seconds, host.begun = seconds, time.monotonic()
 
-    def _ask_what_they_are(self) -> None:
-        """Of those that came."""
-        for address, name in self._there.items():
-            if address not in self._hosts:
-                self._hosts[address] = _Host(address, name, name)
-                self._ask(self._hosts[address], DESCRIBE_SECONDS, describe, self._asked.lab)
-
     def _ask_for_runs(self) -> None:
         """Have so many hosts at once carry out the next of their runs."""
         limit, at_once = self._asked.limit_seconds, self._asked.at_once
@@ -250,9 +246,7 @@ class Campaign:
         if host.address not in self._there or question.status in ("cancelled", "lost"):
             return {"refused": "its worker was lost", "gone": True}
         if error is not None:
-            lacks = isinstance(error, ModuleNotFoundError)
-            words = error_line(f"{type(error).__name__}: {error}")
-            return {"refused": f"its Python has no {error.name}" if lacks else f"unexpected {words}"}
+            return {"refused": error_line(f"unexpected {type(error).__name__}: {error}")}
         late = {"refused": f"it did not answer within {host.seconds:.0f} s", "gone": True}
         return late if time.monotonic() > host.begun + host.seconds else None
 

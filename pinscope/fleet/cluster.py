@@ -112,9 +112,7 @@ class Launch:
         """What its program complained of last, or how it ended."""
         if said := self._errors.read_text("utf-8", "replace").strip().splitlines():
             return error_line(said[-1].removeprefix("pinscope: "))
-        return (
-            f"its program ended with exit code {self._process.returncode}" if self._process and self.is_over else None
-        )
+        return f"it ended with exit code {self._process.returncode}" if self._process and self.is_over else None
 
     def ask_to_end(self) -> None:
         """Close its input."""
@@ -173,9 +171,7 @@ def existing(address: str) -> Iterator[Cluster]:
         NotPossible: it does not answer, or does not let this user in.
     """
     if not address.startswith("tls://"):
-        raise BadInput(
-            f"{address} takes orders from anybody who reaches it; --scheduler takes a cluster with TLS, as tls://HOST:PORT"
-        )
+        raise BadInput(f"{address} takes orders from anybody; --scheduler takes a cluster with TLS, as tls://HOST:PORT")
     try:
         client = Client(address, security=Security(), timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import sqlite
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
-from pinscope.records.run import Run, RunFigures
+from pinscope.records.run import LabKind, Run, RunFigures
 from pinscope.store import documents, tables
 from pinscope.store.database import Database
 
@@ -133,7 +133,7 @@ def runs_without_figures(database: Database, experiment: str, lab: str) -> list[
         return list(connection.scalars(query.order_by(runs.created_at.desc())))
 
 
-def experiments_with_figures(database: Database) -> Iterator[tuple[str, str, int]]:
+def experiments_with_figures(database: Database) -> Iterator[tuple[str, LabKind, int]]:
     """Experiment, lab and how many of its runs have figures; those with most first."""
     columns = tables.FIGURES.c
     count = func.count()

@@ -11,6 +11,7 @@ import pytest
 from pinscope.analysis.figures import FINDING, HAS, named_figures
 from pinscope.analysis.outliers import FLOAT, HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
 from pinscope.charts.fleet import label_map
+from pinscope.errors import BadInput
 from tests.data.synthetic_fleet import KINDS, SyntheticFleet
 
 Change = Callable[[FleetRun], FleetRun]
@@ -194,5 +195,6 @@ def test_kinds_of_faults_are_the_four() -> None:
     assert set(SyntheticFleet(100, 2, seed=1).faults.values()) == set(KINDS)
 
 
-def test_nothing_is_an_empty_fleet() -> None:
-    assert not fleet_of("bandwidth", "cuda", [], {}).gpus
+def test_without_runs_there_is_no_fleet() -> None:
+    with pytest.raises(BadInput, match="no finished run of bandwidth"):
+        fleet_of("bandwidth", "cuda", [], {})

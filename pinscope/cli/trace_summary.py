@@ -127,16 +127,23 @@ def _print_lines(table: Table) -> None:
     widths = [max(len(each[name]) for each in (*lines, {name: name})) for name in ("saves", "costs")]
     print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")
     for each in lines:
-        saves = "?" if each["saves"] == "–" and each["to do"] != "–" else each["saves"]
+        saves = "?" if _is_open(each) else each["saves"]
         figures = f"{saves:>{widths[0]}}  {each['costs']:>{widths[1]}}  "
         source = "" if each["source"] == "n/a" else f"  {each['source']}"
         print_line(shortened(f"{figures}{each['line']}{source}", room))
         to_do = "" if each["to do"] == "–" else f" → {each['to do']}"
         within = f", in range {each['in range']}" if each.get("in range", "n/a") != "n/a" else ""
         print_line(shortened(f"{' ' * len(figures)}{each['does']}{to_do}{within}", room))
-    if more := len(cells) - len(lines):
-        rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program"
-        print_line(f"{rest}; lines may cost the same moments: do not add them up")
+    more = len(cells) - len(lines)
+    rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program; " if more else ""
+    if len(cells) > 1:
+        unknown = "; ?: one run does not tell" if any(map(_is_open, lines)) else ""
+        print_line(f"{rest}lines may cost the same moments: do not add them up{unknown}")
+
+
+def _is_open(cells: Mapping[str, str]) -> bool:
+    """Whether there is something to do at a line, and what that saves is not known."""
+    return cells["saves"] == "–" and cells["to do"] != "–"
 
 
 def _print_titles(findings: Iterable[Finding]) -> None:

@@ -544,7 +544,7 @@ innocent()
     first = FIRST_LINE + 1
     lines = [row[name] for name in ("earlier_line", "line", "noticed_line")]
     assert (code, lines, row["error"], row["earlier"]) == (1, [first, first + 1, first + 3], 712, "taken")
-    assert document["run"]["verdict"].startswith(f"Mend train.py:{first + 1}: cudaHostRegister returned error 712, ")
+    assert document["run"]["verdict"].startswith(f"Fix train.py:{first + 1}: cudaHostRegister returned error 712, ")
     assert document["run"]["findings"][0]["rule"] == "failed-calls"
     assert capfd.readouterr().err.splitlines()[-1] == (
         f"pinscope: --fail-on error: a call of CUDA returned an error (train.py:{first + 1}: cudaHostRegister, 712)"

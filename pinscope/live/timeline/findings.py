@@ -346,7 +346,7 @@ def _gaps(seen: reading.Watched) -> Iterator[Finding]:
         causes=" ".join(f"{cause.rstrip('.')}." for cause in (*reasons, *slept)),
         advice="A longer --interval asks less of a busy machine."
         if slept
-        else "Mend what the reason names, and record again.",
+        else "Fix what the reason names, and record again.",
     )
 
 

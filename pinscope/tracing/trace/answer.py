@@ -149,7 +149,7 @@ def _waiting(row: Row) -> str:
 
 def _working(row: Row) -> str:
     did = f" ({row['reason']})" if row["reason"] else ""
-    return f"{row['count']:,} × {row['call']} on the CPU{did}"
+    return f"CPU work of {row['count']:,} × {row['call']}{did}"
 
 
 DOES: Mapping[str, Callable[[Row], str]] = {

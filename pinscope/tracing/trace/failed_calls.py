@@ -34,7 +34,7 @@ TEXTS: Texts = {
         "caller had to expect it",
         _RETURNED,
         _WHERE,
-        f"Mend this call first: what fails later may fail for it. {_ANSWERS}",
+        f"Fix this call first: what fails later may fail for it. {_ANSWERS}",
         "critical",
     ),
     "failed-calls/registered": Text(
@@ -131,7 +131,7 @@ def failed_verdict(seen: Seen) -> str:
         since = f" after {earlier}" if earlier else ""
         return f"Error {error}, of an earlier call{since} was read at {line}."
     where = f"a call {line}" if line.startswith("near ") else line
-    return f"Mend {where}: {row['call']} returned error {error}{cause}{times}{met}."
+    return f"Fix {where}: {row['call']} returned error {error}{cause}{times}{met}."
 
 
 def failed_findings(seen: Seen) -> Iterator[Costed]:

@@ -15,7 +15,7 @@ from pinscope.tracing.sites import Headed, Seen, Site, headed_table, line_name
 from pinscope.tracing.trace.cpu_work import is_hidden
 from pinscope.tracing.trace.hazards import ADVICE
 from pinscope.tracing.trace.pageable import waits_for_file
-from pinscope.units import format_seconds, format_share
+from pinscope.units import format_about, format_seconds, format_share
 
 TO_HOST = "copies to the host are not redirected"
 SEEN_SHARE = 0.01
@@ -144,7 +144,9 @@ class Pinned:
         else:
             share = format_share(abs(self.saved) / before)
             did = f"{'saved' if self.saved > 0 else 'cost'} {format_seconds(abs(self.saved))} ({share})"
-        return f"Pinning {self.name} {did}, measured once, with {output}."
+        estimate = self.before["estimated_seconds"]
+        beside = "" if estimate is None else f" ({format_about(estimate)} was estimated)"
+        return f"Pinning {self.name} {did}, measured once{beside}, with {output}."
 
     def headline(self) -> Iterator[Quantity]:
         """The saving, measured and estimated, and of how much it is."""
@@ -165,16 +167,15 @@ class Pinned:
         if any(site.is_pinned for site in self.sites):
             yield self._both_runs()
         left = {_place(site.row) for site in self.left}
+        made = [row for row in self.redirected if row["count"] or (row["reason"] and _place(row) not in left)]
+        gathers = any(row["count"] for row in made)
         yield headed_table(
             "Lines made to copy from pinned memory",
-            [
-                _made_to_copy(row)
-                for row in self.redirected
-                if row["count"] or (row["reason"] and _place(row) not in left)
-            ],
+            [_made_to_copy(row, gathers) for row in made],
             "All of it held the CPU. Gathered: the data was copied into pinned buffers, which a program that makes "
-            "its data there need not do. Waited: until the GPU had read a buffer. A DataLoader pins its batches in a "
-            "thread of its own, which is not measured.",
+            "its data there need not do. Waited: until the GPU had read a buffer."
+            if gathers
+            else "A DataLoader pins its batches in a thread of its own, which is not measured.",
         )
         yield headed_table(
             "Still pageable",
@@ -222,18 +223,17 @@ class Pinned:
         return reason or "only Tensor.to, .cuda and .copy_, and CuPy's ndarray.set, can be redirected"
 
 
-def _made_to_copy(row: Row) -> Headed:
+def _made_to_copy(row: Row, gathers: bool) -> Headed:
     given = row if row["count"] else {}
-    return {
-        "line": ("text", line_name(row)),
+    work: Headed = {
         "large copies": ("count", given.get("count")),
         "bytes": ("bytes", given.get("bytes")),
         "gathered in": ("seconds", given.get("gather_seconds")),
         "waited for buffers": ("seconds", given.get("wait_seconds")),
         "buffers": ("bytes", given.get("pinned_bytes")),
         "pinned in": ("seconds", given.get("pin_seconds")),
-        "remark": ("text", row["reason"] or ""),
     }
+    return {"line": ("text", line_name(row)), **(work if gathers else {}), "remark": ("text", row["reason"] or "")}
 
 
 def added_up(sites: Sequence[Site]) -> dict[str, Any]:

@@ -45,16 +45,16 @@ def found(reading: Reading) -> list[Finding]:
 
 def test_a_call_that_failed_is_the_verdict_whatever_else_was_found() -> None:
     for row, verdict in [
-        (TWICE, "Mend train.py:25: cudaHostRegister returned error 712, already registered at train.py:23; train.py:29 "
+        (TWICE, "Fix train.py:25: cudaHostRegister returned error 712, already registered at train.py:23; train.py:29 "
          "met that error."),
-        (plain(count=1200), "Mend train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue, 1,200 times."),
+        (plain(count=1200), "Fix train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue, 1,200 times."),
         (LOST, "A kernel launched after train.py:28 failed with error 700, cudaErrorIllegalAddress: train.py:31 was "
          "told first."),
         (plain(29, call="cudaGetLastError", earlier="before", earlier_file="/srv/train.py", earlier_line=28),
          "Error 1, cudaErrorInvalidValue, of an earlier call after train.py:28 was read at train.py:29."),
-        (plain(is_elsewhere=True), "Mend a call near train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
+        (plain(is_elsewhere=True), "Fix a call near train.py:25: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
         (plain(file="", line=0, earlier="before", earlier_file="/srv/train.py", earlier_line=28),
-         "Mend a call near train.py:28: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
+         "Fix a call near train.py:28: cudaMemcpy returned error 1, cudaErrorInvalidValue."),
     ]:  # fmt: skip
         reading = read(row)
         assert reading.verdict == verdict

@@ -43,7 +43,8 @@ def pinned(**values: Any) -> dict[str, Any]:
 
 def test_the_saving_stands_beside_the_estimate_and_the_results() -> None:
     seen = reading(program(9.0), pinned(), redirected(), before())
-    assert seen.verdict == "Pinning train.py:7 saved 1.00 s (10.0 %), measured once, with the same output."
+    did = "saved 1.00 s (10.0 %), measured once (about 950 ms was estimated)"
+    assert seen.verdict == f"Pinning train.py:7 {did}, with the same output."
     assert [(figure.name, figure.value) for figure in seen.headline[:3]] == [
         ("Saved by pinning (measured)", 1.0), ("Saved by pinning (estimated)", 0.95),
         ("As it is, from the lines' first copy to the end", 10.0),
@@ -59,6 +60,11 @@ def test_the_saving_stands_beside_the_estimate_and_the_results() -> None:
     ]
     assert lines.rows == (("train.py:7", 100, 1000 * MIB, 0.05, 0.1, 32 * MIB, 0.02, ""),)
     assert "Still pageable" not in [table.title for table in seen.tables]
+
+
+def test_of_a_loader_that_pinned_its_batches_no_work_is_listed_that_was_not_measured() -> None:
+    seen = reading(program(9.0), pinned(), redirected(count=0, reason="it pinned its batches"), before())
+    assert seen.tables[1].rows == (("train.py:7", "it pinned its batches"),)
 
 
 def test_what_the_program_did_before_the_lines_is_not_compared() -> None:

@@ -66,6 +66,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     names = {"type": "category", "autorange": "reversed", "title": {"text": label}}
     pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
     figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": names})
+    figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
     ends = [
         (str(name), f"{format_change(1 + change)} worse" if change > 0 else "no worse")
         for name, change in worst.head(3).items()

@@ -220,15 +220,14 @@ class Fleet:
     @cached_property
     def spreads(self) -> Sequence[Spread]:
         """Of the figures that stand for their cells, group by group."""
-        spreads = []
+        spreads, numbers = [], np.array([gpu.group for gpu in self.gpus])
         for group in range(len(self.groups)):
-            rows = [place for place, gpu in enumerate(self.gpus) if gpu.group == group]
             for figure in self.firsts:
-                values = self.values[rows, figure]
-                known = values[np.isfinite(values)]
+                values = self.values[numbers == group, figure]
+                known = np.sort(values[np.isfinite(values)])
                 if len(known):
-                    quantiles = np.quantile(known, (0, 0.25, 0.5, 0.75, 1)).tolist()
-                    spreads.append(Spread(group, figure, quantiles, len(known)))
+                    at = (np.array((0, 0.25, 0.5, 0.75, 1)) * (len(known) - 1)).round().astype(int)
+                    spreads.append(Spread(group, figure, known[at].tolist(), len(known)))
         return spreads
 
 
@@ -263,7 +262,7 @@ def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Map
         [_logs(by_gpu, number, columns, signs) for number in range(max(map(len, by_gpu)))]
     )
     numbers = np.array([gpu.group for gpu in gpus])
-    worse, chances = np.empty_like(middles), np.ones(middles.shape)
+    worse, chances = np.empty_like(middles), np.ones(middles.shape, FLOAT)
     for number in range(len(groups)):
         rows = np.flatnonzero(numbers == number)
         usual, spread = _usual(middles[rows])
@@ -374,8 +373,8 @@ def _chances(apart: Floats, spread: Floats) -> Floats:
     t = apart[far].astype(float) / spread[far[1]]
     # Student's t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959).
     z = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    chances = np.ones(apart.shape)
-    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z.tolist()]
+    chances = np.ones(apart.shape, FLOAT)
+    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-30) for value in z.tolist()]
     return chances
 
 

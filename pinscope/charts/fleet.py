@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
 from pinscope.analysis.cells import LineStyle
@@ -19,7 +18,7 @@ MOST_LABELS, MOST_TICKS = 60, 24
 """Rows of the map, those that are worst first; and figures that are written below it."""
 FULL = 0.25
 """A difference from which on a colour is full."""
-MOST_SPOTS = 200
+MOST_SPOTS = 100
 """Of a figure's GPUs, of which each is drawn that is out."""
 MOST_SPREADS = 3
 """Figures whose spread is drawn."""
@@ -39,22 +38,28 @@ def figures_to_draw(fleet: Fleet) -> list[int]:
 
 def label_map(fleet: Fleet, label: str) -> Chart | None:
     """Label by figure: by how much the GPUs are worse, the worst first; ``None`` where no GPU has the label."""
-    worse = pd.DataFrame(fleet.worse[:, fleet.firsts], columns=[fleet.figures[at].words for at in fleet.firsts])
     labels = [gpu.label(label) for gpu in fleet.gpus]
-    by_label = worse.groupby(np.array(labels, object)).median()
-    if by_label.empty:
+    has = [place for place, name in enumerate(labels) if name is not None]
+    if not has:
         return None
+    names, numbers = np.unique([str(labels[place]) for place in has], return_inverse=True)
+    order = np.argsort(numbers, kind="stable")
+    values, begins = fleet.worse[np.ix_(has, fleet.firsts)][order], np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    with np.errstate(invalid="ignore"):  # of a figure that no GPU of a label has
+        worse = np.add.reduceat(np.nan_to_num(values), begins) / np.add.reduceat(np.isfinite(values), begins, dtype=int)
     for outlier in fleet.outliers:
-        if (name := labels[outlier.place]) is not None:
-            own = worse.loc[outlier.place].where(np.isin(fleet.firsts, outlier.figures))
-            by_label.loc[name] = np.fmax(by_label.loc[name], own)
-    changes = by_label.transform(np.expm1)
-    worst = changes.max(axis=1).sort_values(ascending=False, kind="stable")
-    drawn = changes.loc[worst.index[:MOST_LABELS]]
+        own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
+        row = names == labels[outlier.place]
+        worse[row] = np.fmax(worse[row], own)
+    changes = np.expm1(worse)
+    worst = np.nan_to_num(changes, nan=-1.0).max(axis=1)
+    worst_first = np.argsort(-worst, kind="stable")
+    drawn = worst_first[:MOST_LABELS]
+    words = [fleet.figures[at].words for at in fleet.firsts]
     heat = go.Heatmap(
-        x=drawn.columns,
-        y=drawn.index,
-        z=drawn.to_numpy(),
+        x=words,
+        y=names[drawn],
+        z=changes[drawn],
         zmin=-FULL,
         zmax=FULL,
         colorscale=[[0.0, COLOURS["intact"]], [0.5, "rgba(128,128,128,0.08)"], [1.0, COLOURS["corrupted"]]],
@@ -62,20 +67,17 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {"showticklabels": len(worse.columns) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
-    names = {"type": "category", "autorange": "reversed", "title": {"text": label}}
+    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
+    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}}
     pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
-    figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": names})
+    figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": rows})
     figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
-    ends = [
-        (str(name), f"{format_change(1 + change)} worse" if change > 0 else "no worse")
-        for name, change in worst.head(3).items()
-    ]
-    left = f" The {len(drawn)} of {len(worst)} that are worst." if len(drawn) < len(worst) else ""
+    ends = [(str(names[row]), f"{format_change(1 + max(worst[row], 0.0))} worse") for row in drawn[:3]]
+    left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(
         "labels",
         f"By {label}",
-        f"The median of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
+        f"The mean of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
         f"{FULL:.0%} on.{left}",
         figure,
         alt_text(f"Worst by {label}", ends),

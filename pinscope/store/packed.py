@@ -46,14 +46,16 @@ def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
         InvalidParameter: a row that is not an observation.
         BadBundle: as the bundle that they come from says.
     """
-    plain, first = _plain_text(rows), 0
-    is_one = plain is not None and len(rows) <= ROWS and len(plain) <= BLOCK_BYTES
-    as_it_came = rows.deflated() if is_one else None  # type: ignore[attr-defined]
-    for block in _blocks(plain.split(b"\n") if plain else (dump_json(row).encode() for row in checked(rows))):
-        text = b"\n".join(block)
+    plain, first, as_it_came = _plain_text(rows), 0, None
+    if plain and len(rows) <= ROWS and len(plain) <= BLOCK_BYTES:
+        blocks: Iterable[tuple[int, bytes]] = [(plain.count(b"\n") + 1, plain)]
+        as_it_came = rows.deflated()  # type: ignore[attr-defined]
+    else:
+        blocks = _blocks(plain.split(b"\n") if plain else (dump_json(row).encode() for row in checked(rows)))
+    for count, text in blocks:
         content = as_it_came or _codec().compress(text, asbytes=True)
-        yield {"sequence": first, "rows": len(block), "characters": len(text), "content": content}
-        first += len(block)
+        yield {"sequence": first, "rows": count, "characters": len(text), "content": content}
+        first += count
     if first != len(rows):
         raise InvalidParameter(f"there should be {len(rows):,} observations, and there are {first:,}")
 
@@ -83,16 +85,16 @@ def _codec() -> Any:
     return pa.Codec("zstd", compression_level=1)
 
 
-def _blocks(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     block, size = list[bytes](), 0
     for line in lines:
         if block and (len(block) == ROWS or size + len(line) > BLOCK_BYTES):
-            yield block
+            yield len(block), b"\n".join(block)
             block, size = [], 0
         block.append(line)
         size += len(line) + 1
     if block:
-        yield block
+        yield len(block), b"\n".join(block)
 
 
 def _plain_text(rows: RowSource) -> bytes | None:
@@ -105,7 +107,7 @@ def _plain_text(rows: RowSource) -> bytes | None:
         plain = plain or _plain_lines(part[: part.find(b"\n")])
         if plain is None or len(text) + len(part) > _PLAIN_BYTES or not plain.fullmatch(part):
             return None
-        text += part
+        text = text + part if text else part
     return text.removesuffix(b"\n")
 
 

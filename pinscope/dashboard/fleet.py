@@ -63,8 +63,7 @@ def _link(text: str, icon: str | None, run_id: str) -> None:
 def _drill_down(fleet: Fleet) -> None:
     """The runs of one GPU."""
     places = {visible(gpu.words): place for place, gpu in enumerate(fleet.gpus)}
-    first = fleet.outliers[0].place if fleet.outliers else 0
-    chosen = st.selectbox("Runs of", list(places), index=first)
+    chosen = st.selectbox("Runs of", list(places), index=fleet.outliers[0].place if fleet.outliers else 0)
     for run_id in fleet.gpus[places[chosen]].runs:
         _link(run_id, RUNS.icon, run_id)
 

@@ -28,8 +28,6 @@ from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
 from pinscope.text import error_line, quoted
 
-TAG = "fleet="
-"""Begins the tag by which a run belongs to a campaign."""
 DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
 THERE_SECONDS = 1.0
@@ -69,7 +67,7 @@ class Asked:
     @property
     def tag(self) -> str:
         """The tag of all its runs."""
-        return f"{TAG}{self.campaign}"
+        return f"fleet={self.campaign}"
 
     @property
     def lab(self) -> LabKind:

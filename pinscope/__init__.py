@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from pinscope.python.compared import Comparison, compare
-    from pinscope.python.opened import Run, Runs
-    from pinscope.python.session import Plan, open, plan, run, runs
+    from pinscope.python.session import Comparison, Plan, Run, Runs, compare, open, plan, run, runs
     from pinscope.records.snapshot import Snapshot
     from pinscope.tracing.part import ProgramPart
 
@@ -43,9 +41,8 @@ __all__ = [
     "runs",
     "trace",
 ]
-_WHERE = {"Run": "opened", "Runs": "opened", "Plan": "session", "open": "session", "plan": "session"}
-_WHERE |= {"run": "session", "runs": "session", "Comparison": "compared", "compare": "compared"}
-"""Name → module in ``pinscope.python``, which is imported when the name is first asked for."""
+_OFFERED = ("Comparison", "Plan", "Run", "Runs", "compare", "open", "plan", "run", "runs")
+"""Names in ``pinscope.python.session``, which is imported when one of them is first asked for."""
 
 
 if not TYPE_CHECKING:  # to type checkers any name would be one
@@ -53,8 +50,8 @@ if not TYPE_CHECKING:  # to type checkers any name would be one
     def __getattr__(name: str) -> "Any":
         if name == "live":  # the room of that name may be called
             return import_module("pinscope.live")
-        if name in _WHERE:
-            return getattr(import_module(f"pinscope.python.{_WHERE[name]}"), name)
+        if name in _OFFERED:
+            return getattr(import_module("pinscope.python.session"), name)
         raise AttributeError(f"module 'pinscope' has no attribute {name!r}")
 
 

@@ -66,6 +66,11 @@ def shortened(text: str, most: int | None) -> str:
     return text if most is None or len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """The first of these names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def sentence(text: str) -> str:
     """``text`` as a sentence of its own: a capital first, a full stop last."""
     text = text.strip()

@@ -1,4 +1,7 @@
-"""Whether runs are worse than a baseline: which cells fell out, and which of them still do when measured again.
+"""A baseline of runs, and whether later runs are worse: which cells fell out, and which still do when measured again.
+
+A file of a baseline is reviewed and stands in version control, so that it has no rows: of each figure the median of the
+runs, how far they lie apart, and each run's value with its ±, from which alone later runs are judged.
 
 A gate asks more than a comparison. What falls out, as a comparison tells it, is measured again, and blamed where the
 new runs alone are worse by more than the tolerance too, and all runs together leave less to chance.
@@ -7,18 +10,29 @@ new runs alone are worse by more than the tolerance too, and all runs together l
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median, stdev
-from typing import Any
+from typing import Annotated, Any
 
-from pinscope.analysis.baseline import KeptRuns, sides
-from pinscope.analysis.between_runs import students
-from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, compare
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from pinscope.analysis.between_runs import Sample, students
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cells import NO_LABEL
+from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, Side, compare
+from pinscope.analysis.machine_keys import machine_keys
+from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
+from pinscope.records.base import Record
+from pinscope.records.run import ExperimentRun, Run, TraceRun, parse_run
 from pinscope.text import quoted
 from pinscope.units import format_value
 
+FORMAT = 1
+"""Version of the file; additive changes keep it."""
+DIGITS = 6
+"""Of a figure in the file."""
 SUSPECT_SHARE = 0.5
 """Of what is measured again, as many are expected to have fallen out by chance: nothing is blamed for it yet, and what
 does not fall out is not looked at again."""
@@ -41,6 +55,144 @@ Only = Mapping[str, Collection[str]]
 """Name of a label, or ``figure`` → what it may be, as :func:`parse_only` reads it."""
 
 
+class KeptFigure(Record):
+    """One figure of a cell; of its runs in their order."""
+
+    median: float
+    """Of the runs: for people, as the two that follow."""
+    unit: str
+    """As of a :class:`~pinscope.records.run.Quantity`."""
+    spread: float
+    """From the lowest run to the highest, relative to the median."""
+    runs: tuple[tuple[float, float | None] | None, ...]
+    """The value of each run, and its ± (relative; null: not known); null where a run has none."""
+
+
+class KeptCell(Record):
+    """One cell."""
+
+    kind: str
+    """Name of the class of cells."""
+    labels: Mapping[str, Any]
+    figures: Mapping[str, KeptFigure]
+
+
+class KeptRuns(Record):
+    """Runs of one experiment on one machine."""
+
+    runs: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Their ids."""
+    run: Annotated[SerializeAsAny[Run], BeforeValidator(lambda run: run if isinstance(run, Run) else parse_run(run))]
+    """The first of them: parameters, environment."""
+    cells: tuple[KeptCell, ...]
+
+
+class Baseline(Record):
+    """The file."""
+
+    format: Annotated[int, Field(ge=1, le=FORMAT)]
+    experiments: Annotated[tuple[KeptRuns, ...], Field(min_length=1)]
+
+
+def subject(run: Run) -> tuple[str, str]:
+    """What runs must have in common to be held against each other: experiment and lab, and the program of a trace."""
+    return run.experiment, " ".join(run.params.get("program", ())) if isinstance(run, TraceRun) else run.lab
+
+
+def baseline_of(runs: Iterable[Measured]) -> Baseline:
+    """The runs as a baseline.
+
+    Raises:
+        BadInput: none, several machines, or different parameters.
+    """
+    kept = [_kept(of_subject) for of_subject in grouped(list(runs), lambda run: subject(run.run)).values()]
+    if not kept:
+        raise BadInput("a baseline needs at least one run")
+    return Baseline(format=FORMAT, experiments=tuple(kept))
+
+
+def _kept(runs: Sequence[Measured]) -> KeptRuns:
+    first = runs[0].run
+    for run in (measured.run for measured in runs):
+        if not machine_keys([first], [run]).is_one_machine:
+            raise BadInput(f"a baseline is of one machine, and {first.id} and {run.id} are of two")
+        if isinstance(run, ExperimentRun) and run.params != first.params:
+            raise BadInput(f"the runs of a baseline have the same parameters, and {first.id} and {run.id} have not")
+    bare = {"progress", "process", "observations", "verdict", "figure", "attachments", "notes", "recording"}
+    cells = []
+    for table in cell_tables([measured.cells for measured in runs]):
+        for key in table.texts:
+            known = [run.get(key, {}) for run in table.runs]
+            labels, figures = dict(zip(table.labels, key, strict=True)), dict[str, KeptFigure]()
+            for name, value in table.values.items():
+                if figure := kept_figure([cell.get(name) for cell in known], value.unit):
+                    figures[name] = figure
+            cells.append(KeptCell(kind=table.kind, labels=labels, figures=figures))
+    ids = tuple(measured.run.id for measured in runs)
+    return KeptRuns(runs=ids, run=parse_run(first.model_dump(exclude=bare)), cells=tuple(cells))
+
+
+def kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
+    """A figure of runs; ``None`` where none has it."""
+    values = [sample[0] for sample in samples if sample]
+    if not values:
+        return None
+    middle = median(values)
+    spread = _short((max(values) - min(values)) / abs(middle)) if middle else 0.0
+    return KeptFigure(median=_short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
+
+
+def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
+    """What is exact is kept whole."""
+    if sample is None or not sample[1]:
+        return sample
+    value, off = sample
+    return _short(value), _short(off) if math.isfinite(off) else None
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
+    """Runs against the baseline.
+
+    Raises:
+        BadInput: no cell of the baseline is one of the runs'.
+    """
+    tables = [_with_baseline(table, kept) for table in cell_tables([run.cells for run in runs])]
+    before = [Measured(kept.run.model_copy(update={"id": run_id}), ()) for run_id in kept.runs]
+    compared = compare(Side("baseline", before), Side("now", runs), false_share, tables)
+    if not compared.cells:
+        raise BadInput(f"no cell of {kept.run.experiment} is in the baseline and in the runs; write the baseline anew")
+    return compared
+
+
+def _with_baseline(table: CellTable, kept: KeptRuns) -> CellTable:
+    """The same with the runs of the baseline before the others, as far as its class and its labels are known."""
+    before: list[dict[CellKey, dict[str, Sample]]] = [{} for _ in kept.runs]
+    texts = dict(table.texts)
+    for cell in kept.cells:
+        if cell.kind != table.kind or cell.labels.keys() != table.labels.keys():
+            continue
+        key = tuple(cell.labels[name] for name in table.labels)
+        texts.setdefault(key, [NO_LABEL if label is None else str(label) for label in key])
+        figures = {name: cell.figures[name].runs for name in table.values if name in cell.figures}
+        for number, run in enumerate(before):
+            samples = {name: kept_runs[number] for name, kept_runs in figures.items() if number < len(kept_runs)}
+            known = {name: _sample(*sample) for name, sample in samples.items() if sample}
+            if known:
+                run[key] = known
+    return replace(table, runs=[*before, *table.runs], texts=texts)
+
+
+def _sample(value: float, off: float | None) -> Sample:
+    return value, math.inf if off is None else off
+
+
+# What is worse
+
+
 @dataclass(frozen=True)
 class Checked:
     """Runs of one experiment, held against a baseline.
@@ -59,31 +211,15 @@ class Checked:
     once: int
     tolerance: float
 
-    @property
-    def telling(self) -> int:
-        """In how many of the cells a figure that is worse by the tolerance would show."""
-        return sum(map(self.tells, self.cells))
-
     def tells(self, cell: ComparedCell) -> bool:
         """Whether the cell would show a figure that is worse by the tolerance."""
         return bool(cell.low and cell.high and math.sqrt(cell.high / cell.low) - 1 <= self.tolerance)
 
 
-def suspects(
-    kept: KeptRuns, runs: Sequence[Measured], tolerance: float = TOLERANCE, only: Only | None = None
-) -> dict[_Key, Any]:
-    """Which cell and figure of these runs fell out, by what makes it that: worth to be measured again, not yet blamed.
-
-    Raises:
-        BadInput: nothing of them is in the baseline.
-    """
-    return _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
-
-
 def check(
     kept: KeptRuns,
-    first: Sequence[Measured],
-    again: Sequence[Measured] = (),
+    runs: Sequence[Measured],
+    make_more: Callable[[int], Sequence[Measured]] | None = None,
     tolerance: float = TOLERANCE,
     only: Only | None = None,
 ) -> Checked:
@@ -91,30 +227,26 @@ def check(
 
     Args:
         kept: the baseline.
-        first: the runs.
-        again: those that were made because something fell out. Blamed is what fell out, is worse by the tolerance in
-            these alone too, and is more than chance in all of them together.
+        runs: what is held against it.
+        make_more: makes further runs where something fell out, and is given how much. Blamed is then what is worse by
+            the tolerance in these alone too, and is more than chance in all runs together.
         tolerance: a difference that is no regression, relative.
         only: the cells that count.
 
     Raises:
         BadInput: nothing of them is in the baseline, or ``only`` leaves nothing.
     """
-    fallen = suspects(kept, first, tolerance, only)
-    compared = _compared(kept, [*first, *again], FALSE_SHARE)
-    alone = dict(_each(_compared(kept, again, FALSE_SHARE))) if again else {}
+    fallen = _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
+    more = make_more(len(fallen)) if make_more and fallen else ()
+    compared = _compared(kept, [*runs, *more], FALSE_SHARE)
+    alone = _by_key(_compared(kept, more, FALSE_SHARE)) if more else {}
     blamed = [
         worse
         for key, worse in _fallen(compared, tolerance, only).items()
-        if key in fallen and (not again or _is_worse(alone.get(key), tolerance))
+        if key in fallen and (not more or _is_worse(alone.get(key), tolerance))
     ]
-    once = len(fallen) - len(blamed) if again else 0
+    once = len(fallen) - len(blamed) if more else 0
     return Checked(compared, _chosen(compared, only), blamed, once, tolerance)
-
-
-def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
-    before, now, tables = sides(kept, runs)
-    return compare(before, now, false_share, tables)
 
 
 def _is_worse(item: Regression | None, tolerance: float) -> bool:
@@ -124,11 +256,9 @@ def _is_worse(item: Regression | None, tolerance: float) -> bool:
     return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
 
 
-def _each(compared: Comparison) -> Iterator[tuple[_Key, Regression]]:
-    for cell in compared.cells:
-        yield (cell.figure, *cell.key), cell
-    for lone in compared.alone:
-        yield (lone.figure, *lone.labels.values()), lone
+def _by_key(compared: Comparison) -> dict[_Key, Regression]:
+    items: list[Regression] = [*compared.cells, *compared.alone]
+    return {(item.figure, *item.key): item for item in items}
 
 
 def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
@@ -139,23 +269,21 @@ def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_
 
     def has_fallen(item: Regression) -> bool:
         if isinstance(item, LoneCell):
-            return bool(whole) and not item.first and item.unit == "seconds" and item.value > least
+            return bool(whole) and item.is_new and item.value.unit == "seconds" and item.amount > least
         if id(item) not in shown or not _is_chosen(item, only):
             return False
         is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
         return is_worth and _is_worse(item, tolerance)
 
-    return {key: item for key, item in _each(compared) if has_fallen(item)}
+    return {key: item for key, item in _by_key(compared).items() if has_fallen(item)}
 
 
 def regression_words(worse: Regression) -> str:
     """Both figures, and how far they differ."""
     if isinstance(worse, LoneCell):
-        return f"new, costs {format_value(worse.value, worse.unit)}"
-    figure = "" if worse.is_first else f"{worse.value.title} "
+        return f"new, costs {format_value(worse.amount, worse.value.unit)}"
     a, b = (format_value(side.value, worse.value.unit) for side in (worse.a, worse.b))
-    change = f" ({worse.interval_words})" if worse.interval_words else ""
-    return f"{figure}{b} instead of {a}{change}"
+    return f"{b} instead of {a}{f' ({worse.interval_words})' if worse.interval_words else ''}"
 
 
 # Which cells
@@ -200,10 +328,8 @@ def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
     chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
     if not chosen:
         raise BadInput(f"--only leaves no cell of {compared.experiment}")
-    cells: dict[_Key, ComparedCell] = {}
-    for cell in sorted(chosen, key=lambda cell: not cell.is_first):
-        cells.setdefault(cell.key, cell)
-    return list(cells.values())
+    chosen.sort(key=lambda cell: not cell.is_first)
+    return [figures[0] for figures in grouped(chosen, lambda cell: cell.key).values()]
 
 
 # How many runs

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from statistics import fmean, geometric_mean, median
 from typing import Any, Literal
 
 import numpy as np
 
 from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
-from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cell_tables import CellTable, cell_tables
 from pinscope.analysis.cells import NO_LABEL, Label, Value
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
@@ -86,8 +86,8 @@ class Pooled:
 
 
 @dataclass(frozen=True)
-class ComparedCell:
-    """One figure of one cell on both sides.
+class CellFigure:
+    """A figure of a cell.
 
     Attributes:
         kind: name of the class of cells.
@@ -96,10 +96,6 @@ class ComparedCell:
         figure: name of the value.
         value: what it is.
         is_first: whether it stands for the cell: others are seen where they alone differ.
-        a, b: the figure on each side.
-        ratio: second over first; ``None`` where one of them is 0.
-        low, high: its interval, as wide as the number of cells asks for; ``None`` where none is known.
-        verdict: of the second side.
     """
 
     kind: str
@@ -109,12 +105,6 @@ class ComparedCell:
     figure: str
     value: Value
     is_first: bool
-    a: Pooled
-    b: Pooled
-    ratio: float | None
-    low: float | None
-    high: float | None
-    verdict: CellVerdict
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -124,7 +114,31 @@ class ComparedCell:
     @property
     def words(self) -> str:
         """Its labels in words."""
-        return ", ".join(self.texts.values())
+        return ", ".join(self.texts.values()) or "all"
+
+    @property
+    def full_words(self) -> str:
+        """Its labels, and what it is."""
+        return ", ".join([*self.texts.values(), self.value.title])
+
+
+@dataclass(frozen=True)
+class ComparedCell(CellFigure):
+    """A figure of a cell on both sides.
+
+    Attributes:
+        a, b: the figure on each side.
+        ratio: second over first; ``None`` where one of them is 0.
+        low, high: its interval, as wide as the number of cells asks for; ``None`` where none is known.
+        verdict: of the second side.
+    """
+
+    a: Pooled
+    b: Pooled
+    ratio: float | None
+    low: float | None
+    high: float | None
+    verdict: CellVerdict
 
     @property
     def interval_words(self) -> str:
@@ -154,15 +168,11 @@ class ComparedCell:
 
 
 @dataclass(frozen=True)
-class LoneCell:
-    """A cell that one side only has; ``first``: the first. ``value``: its first known figure there."""
+class LoneCell(CellFigure):
+    """The first known figure of a cell that one side only has: the second where ``is_new``; ``amount``: what it is."""
 
-    first: bool
-    labels: Mapping[str, Any]
-    words: str
-    figure: str
-    unit: str
-    value: float
+    is_new: bool
+    amount: float
 
 
 @dataclass(frozen=True)
@@ -252,16 +262,23 @@ class Comparison:
         return Counter(cell.verdict for cell in self.firsts)
 
     @property
+    def changes(self) -> list[tuple[float, ComparedCell | LoneCell]]:
+        """By how much the first figure of a cell changed, of those that are not the same; what one side alone has, from
+        nothing or to nothing."""
+        lone = ((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone)
+        return [*((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same"), *lone]
+
+    @property
     def alone_counts(self) -> tuple[int, int]:
         """Cells that the first side alone has, and the second."""
-        first = sum(cell.first for cell in self.alone)
-        return first, len(self.alone) - first
+        new = sum(cell.is_new for cell in self.alone)
+        return len(self.alone) - new, new
 
     @cached_property
-    def geometric_mean(self) -> float | None:
+    def mean_gain(self) -> float | None:
         """Of how many times as good the second side is, over all cells; ``None`` without any."""
         gains = [cell.gain for cell in self.firsts if cell.ratio]
-        return math.exp(sum(map(math.log, gains)) / len(gains)) if gains else None
+        return geometric_mean(gains) if gains else None
 
     @cached_property
     def tellable(self) -> float | None:
@@ -299,8 +316,8 @@ def compare(
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
     if tables is None:
         tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
-    both = [_BothSides(table, len(a.runs)) for table in tables]
-    compared = [cell for table in both for cell in table.compared(false_share)]
+    given = [given for table in tables for given in _given(table, len(a.runs))]
+    compared = _compared([item for item in given if all(item[1:])], false_share)
     first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
         experiment=runs[0].experiment,
@@ -309,7 +326,11 @@ def compare(
         machines=machine_keys([run.run for run in a.runs], [run.run for run in b.runs]),
         settings=dict(_settings(a, b)),
         cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
-        alone=[cell for table in both for cell in table.alone()],
+        alone=[
+            LoneCell(**vars(of), is_new=not first, amount=_pooled(first or second).value)
+            for of, first, second in given
+            if not (first and second)
+        ],
         came=tuple(_only(second, first)),
         went=tuple(_only(first, second)),
     )
@@ -383,13 +404,10 @@ def exact(value: float) -> Summary:
 
 
 def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
-    names = dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params)
-    for name in names:
-        first, second = (
-            dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)
-        )
-        if first.keys() != second.keys():
-            yield name, (" | ".join(first), " | ".join(second))
+    for name in dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params):
+        both = [dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)]
+        if both[0].keys() != both[1].keys():
+            yield name, (" | ".join(both[0]), " | ".join(both[1]))
 
 
 def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, Finding]]) -> Iterator[Finding]:
@@ -399,107 +417,61 @@ def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, 
             yield finding
 
 
-class _BothSides:
-    """The cells of one class on both sides.
-
-    Attributes:
-        table: of all runs.
-        sides: of each, labels → the values of each of its runs that has the cell.
-        words: labels → name of each → its words, but for labels that all cells share.
-    """
-
-    def __init__(self, table: CellTable, first: int) -> None:
-        """``first``: so many of its runs are those of the first side."""
-        self.table = table
-        self.sides = [
-            {key: [run[key] for run in runs if key in run] for key in dict.fromkeys(key for run in runs for key in run)}
-            for runs in (table.runs[:first], table.runs[first:])
-        ]
-        names, texts = list(table.labels), table.texts
-        varied = [at for at in range(len(names)) if len({key[at] for key in texts}) > 1] or range(len(names))
-        self.words = {
-            key: {names[at]: said[at] for at in varied if said[at] != NO_LABEL} for key, said in texts.items()
-        }
-
-    def compared(self, false_share: float) -> Iterator[ComparedCell]:
-        """Each figure of each cell that both sides have."""
-        a, b = self.sides
-        shared, begun = [key for key in a if key in b], set[CellKey]()
-        for name, value in self.table.values.items():
-            both = {key: (_known(a[key], name), _known(b[key], name)) for key in shared}
-            measured = {key: samples for key, samples in both.items() if all(samples)}
-            differing = self._differing(measured, false_share)
-            for key, (first, second) in measured.items():
-                pooled_a, pooled_b, seen = _pooled(first), _pooled(second), differing.get(key)
-                yield ComparedCell(
-                    kind=self.table.kind,
-                    marks=self.table.labels,
-                    labels=dict(zip(self.table.labels, key, strict=True)),
-                    texts=self.words[key],
-                    figure=name,
-                    value=value,
-                    is_first=key not in begun,
-                    a=pooled_a,
-                    b=pooled_b,
-                    ratio=seen.ratio if seen else None,
-                    low=seen.low if seen else None,
-                    high=seen.high if seen else None,
-                    verdict=_verdict(value, pooled_a, pooled_b, seen),
-                )
-                begun.add(key)
-
-    def _differing(
-        self, measured: Mapping[CellKey, tuple[Sequence[Sample], Sequence[Sample]]], false_share: float
-    ) -> dict[CellKey, Difference]:
-        """Of what is above 0. Cells that share their first word are a family: its share of false alarms is its own, and
-        its cells say what to expect of each other; small families are one."""
-        positive = [key for key, sides in measured.items() if all(at > 0 for side in sides for at, _ in side)]
-        first = {key: next(iter(self.words[key].values()), "") for key in positive}
-        sizes = Counter(first.values())
-        families = grouped(positive, lambda key: first[key] if sizes[first[key]] >= LEAST_CELLS else "")
-        return {
-            key: difference
-            for family in families.values()
-            for key, difference in zip(family, differences([measured[key] for key in family], false_share), strict=True)
-        }
-
-    def alone(self) -> Iterator[LoneCell]:
-        """The cells of one side only."""
-        for own, other in (self.sides, self.sides[::-1]):
-            for key in (key for key in own if key not in other):
-                known = ((name, _known(own[key], name)) for name in self.table.values)
-                name, samples = next(((name, samples) for name, samples in known if samples), ("", []))
-                if samples:
-                    yield LoneCell(
-                        first=own is self.sides[0],
-                        labels=dict(zip(self.table.labels, key, strict=True)),
-                        words=", ".join(self.words[key].values()),
-                        figure=name,
-                        unit=self.table.values[name].unit,
-                        value=_pooled(samples).value,
-                    )
+_Given = tuple[CellFigure, Sequence[Sample], Sequence[Sample]]
+"""A figure of a cell, and what the runs of each side say of it."""
 
 
-def _known(runs: Iterable[Mapping[str, Sample]], name: str) -> list[Sample]:
-    return [run[name] for run in runs if name in run]
+def _given(table: CellTable, count: int) -> Iterator[_Given]:
+    """Of a cell that both sides have each figure that both know, of others the first. ``count``: so many of the runs
+    are those of the first side."""
+    names = list(table.labels)
+    varied = [at for at in range(len(names)) if len({key[at] for key in table.texts}) > 1] or range(len(names))
+    for key, said in table.texts.items():
+        sides = [[run[key] for run in runs if key in run] for runs in (table.runs[:count], table.runs[count:])]
+        labels = dict(zip(names, key, strict=True))
+        texts = {names[at]: said[at] for at in varied if said[at] != NO_LABEL}
+        is_first = True
+        for name, value in table.values.items():
+            a, b = ([run[name] for run in runs if name in run] for runs in sides)
+            if (a and b) if all(sides) else (a or b) and is_first:
+                yield CellFigure(table.kind, table.labels, labels, texts, name, value, is_first), a, b
+                is_first = False
+
+
+def _compared(given: Sequence[_Given], false_share: float) -> Iterator[ComparedCell]:
+    """Figures above 0 are told from chance in families: those of cells that share their first word, whose share of
+    false alarms is their own, and which say what to expect of each other; small families are one."""
+    sizes = Counter(map(_family, given))
+    families = grouped(given, lambda item: _family(item) if sizes[_family(item)] >= LEAST_CELLS else _family(item)[:3])
+    for (is_positive, *_), family in families.items():
+        seen = differences([(a, b) for _, a, b in family], false_share) if is_positive else [None] * len(family)
+        for (of, a, b), difference in zip(family, seen, strict=True):
+            yield _compared_cell(of, _pooled(a), _pooled(b), difference)
+
+
+def _family(given: _Given) -> tuple[Any, ...]:
+    of, *sides = given
+    is_positive = all(value > 0 for side in sides for value, _ in side)
+    return is_positive, of.kind, of.figure, next(iter(of.texts.values()), "")
+
+
+def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference | None) -> ComparedCell:
+    """``seen``: what is known of figures above 0."""
+    verdict: CellVerdict = "better" if (b.value > a.value) == (of.value.better == "more") else "worse"
+    if a.value == b.value or (seen and seen.low is not None and not seen.differs):
+        verdict = "same"
+    elif not (seen.differs if seen else of.value.unit in COUNTED and min(a.value, b.value) == 0):
+        verdict = "unknown"
+    interval = vars(seen) if seen else dict.fromkeys(("ratio", "low", "high"))
+    return ComparedCell(**vars(of), a=a, b=b, **interval, verdict=verdict)
 
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:
     values = [value for value, _ in samples]
-    mean = math.exp(sum(map(math.log, values)) / len(values)) if min(values) > 0 else sum(values) / len(values)
+    mean = geometric_mean(values) if min(values) > 0 else fmean(values)
     if len(samples) == 1:
         return Pooled(mean, 1, samples[0][1] if 0 < samples[0][1] <= 1 else None)
     return Pooled(mean, len(values), max(abs(value / mean - 1) for value in values) if mean else None)
-
-
-def _verdict(value: Value, a: Pooled, b: Pooled, seen: Difference | None) -> CellVerdict:
-    """``seen``: what is known of figures above 0."""
-    if a.value == b.value or (seen and seen.low is not None and not seen.differs):
-        return "same"
-    from_nothing = value.unit in COUNTED and min(a.value, b.value) == 0
-    if not (seen.differs if seen else from_nothing):
-        return "unknown"
-    return "better" if (b.value > a.value) == (value.better == "more") else "worse"
 
 
 # Naming what differs

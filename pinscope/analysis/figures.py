@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from pinscope.analysis.cell_tables import cell_tables
 from pinscope.analysis.cells import NO_LABEL, Better, Label, Value
 from pinscope.analysis.columns import Columns
-from pinscope.analysis.comparison import Measured
+from pinscope.analysis.comparison import CellFigure, Measured
 from pinscope.analysis.read_rows import Row
 from pinscope.records.base import LAYOUT_CHARACTERS, MOST_FIGURES, Record
 from pinscope.records.run import RunFigures
@@ -60,59 +58,23 @@ class Layout(Record):
     kinds: tuple[CellNames, ...]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a cell.
-
-    Attributes:
-        kind: class of the cell; ``labels``: of it, plain; ``texts``: the same as words.
-        marks: what the labels are.
-        name: of the figure; ``value``: what it is.
-        is_first: whether it stands for its cell.
-    """
-
-    kind: str
-    labels: Mapping[str, Any]
-    texts: Mapping[str, str]
-    marks: Mapping[str, Label]
-    name: str
-    value: Value
-    is_first: bool
-
-    @cached_property
-    def cell(self) -> str:
-        """Tells its cell from all others of its experiment."""
-        return json.dumps([self.kind, list(self.labels.values())])
-
-    @property
-    def words(self) -> str:
-        """Its labels, and what it is."""
-        return ", ".join([*(text for text in self.texts.values() if text != NO_LABEL), self.value.title])
-
-
 def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
     """The figures of a run; ``None`` of one without any, or with more than are kept."""
     kinds, values = list[CellNames](), list[float | None]()
     for table in cell_tables([measured.cells]):
         (cells,) = table.runs
-        words = [
-            {key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))
-        ]  # of each label, what it may be
-        used = [list(keys) for keys in words]
-        kinds.append(
-            CellNames(
-                kind=table.kind,
-                labels=tuple(
-                    LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(said.items()))
-                    for (name, mark), said in zip(table.labels.items(), words, strict=True)
-                ),
-                figures=tuple(
-                    FigureName(name=name, title=mark.title, unit=mark.unit, better=mark.better)
-                    for name, mark in table.values.items()
-                ),
-                cells=tuple(tuple(map(list.index, used, key)) for key in cells),
-            )
-        )
+        said = [{key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))]
+        labels = [
+            LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(texts.items()))
+            for (name, mark), texts in zip(table.labels.items(), said, strict=True)
+        ]
+        figures = [
+            FigureName(name=name, title=value.title, unit=value.unit, better=value.better)
+            for name, value in table.values.items()
+        ]
+        known = [list(texts) for texts in said]
+        places = tuple(tuple(map(list.index, known, key)) for key in cells)
+        kinds.append(CellNames(kind=table.kind, labels=tuple(labels), figures=tuple(figures), cells=places))
         samples = (cell.get(name) for cell in cells.values() for name in table.values)
         values += [None if sample is None else float(f"{sample[0]:.{DIGITS}g}") for sample in samples]
     layout = Layout(kinds=tuple(kinds)).model_dump_json()
@@ -132,24 +94,23 @@ def _facts(measured: Measured, rows: Sequence[Row]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def named_figures(layout: str) -> Sequence[Figure] | None:
+def named_figures(layout: str) -> Sequence[CellFigure] | None:
     """The figures of a layout in the order of their numbers; ``None`` where it cannot be read."""
     try:
-        known = Layout.model_validate_json(layout)
-        return tuple(figure for kind in known.kinds for figure in _named(kind))
+        kinds = Layout.model_validate_json(layout).kinds
+        return tuple(figure for kind in kinds for cell in kind.cells for figure in _named(kind, cell))
     except (ValidationError, IndexError):
         return None
 
 
-def _named(kind: CellNames) -> list[Figure]:
+def _named(kind: CellNames, cell: Sequence[int]) -> Iterator[CellFigure]:
     marks = {label.name: Label(label.title, label.unit) for label in kind.labels}
-    varied = {label.name for label in kind.labels if len(label.values) > 1}
-    figures = []
-    for cell in kind.cells:
-        at = [(label.name, *label.values[place]) for label, place in zip(kind.labels, cell, strict=True)]
-        labels = {name: tuple(plain) if isinstance(plain, list) else plain for name, plain, _ in at}
-        texts = {name: text for name, _, text in at if name in varied and text != NO_LABEL}
-        for place, figure in enumerate(kind.figures):
-            value = Value(figure.title, figure.unit, figure.better)
-            figures.append(Figure(kind.kind, labels, texts, marks, figure.name, value, place == 0))
-    return figures
+    labels, texts = dict[str, Any](), dict[str, str]()
+    for label, place in zip(kind.labels, cell, strict=True):
+        plain, text = label.values[place]
+        labels[label.name] = tuple(plain) if isinstance(plain, list) else plain
+        if len(label.values) > 1 and text != NO_LABEL:
+            texts[label.name] = text
+    for place, figure in enumerate(kind.figures):
+        value = Value(figure.title, figure.unit, figure.better)
+        yield CellFigure(kind.kind, marks, labels, texts, figure.name, value, place == 0)

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import ComparedCell, Comparison, Pooled, Side
-from pinscope.analysis.figures import FINDING, NODE, Figure, named_figures
+from pinscope.analysis.comparison import CellFigure, ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.figures import FINDING, NODE, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, LabKind
@@ -192,7 +192,7 @@ class Fleet:
     experiment: str
     lab: LabKind
     gpus: Sequence[Gpu]
-    figures: Sequence[Figure]
+    figures: Sequence[CellFigure]
     values: Floats
     worse: Floats
     groups: Sequence[str]
@@ -276,16 +276,16 @@ def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Map
 # Into one table
 
 
-def _columns(layouts: Collection[str], texts: Mapping[str, str]) -> tuple[list[Figure], dict[str, list[int]]]:
+def _columns(layouts: Collection[str], texts: Mapping[str, str]) -> tuple[list[CellFigure], dict[str, list[int]]]:
     """All figures, cell by cell; and of each layout that can be read the place of each of its figures among them."""
     named = {layout: of for layout in sorted(layouts) if (of := named_figures(texts.get(layout, "")))}
-    cells = defaultdict[str, dict[str, Figure]](dict)
+    cells = defaultdict[Any, dict[str, CellFigure]](dict)
     for of in named.values():
         for figure in of:
-            cells[figure.cell].setdefault(figure.name, figure)
+            cells[figure.key].setdefault(figure.figure, figure)
     figures = [figure for cell in cells.values() for figure in cell.values()]
-    places = {(figure.cell, figure.name): place for place, figure in enumerate(figures)}
-    return figures, {layout: [places[figure.cell, figure.name] for figure in of] for layout, of in named.items()}
+    places = {(figure.key, figure.figure): place for place, figure in enumerate(figures)}
+    return figures, {layout: [places[figure.key, figure.figure] for figure in of] for layout, of in named.items()}
 
 
 def _groups(known_as: Sequence[str], facts: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], list[str]]:
@@ -406,8 +406,8 @@ def _least(chances: Floats, tested: int) -> NDArray[np.intp]:
 
 def _judged(fleet: Fleet, chances: Floats, repeated: NDArray[np.bool_]) -> Fleet:
     """The fleet with those that are blamed. ``repeated``: of each GPU and figure, whether there are enough runs."""
-    numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.cell for figure in fleet.figures))}
-    out = _out(chances, np.array([numbers[figure.cell] for figure in fleet.figures]), np.isfinite(fleet.worse))
+    numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.key for figure in fleet.figures))}
+    out = _out(chances, np.array([numbers[figure.key] for figure in fleet.figures]), np.isfinite(fleet.worse))
     why = _why(fleet.gpus, out)
     outliers = [_outlier(fleet, place, chances[place], why[place]) for place in out]
     outliers.sort(key=lambda outlier: -outlier.change)
@@ -467,13 +467,13 @@ def _what(fleet: Fleet, place: int, out: set[int]) -> str:
     is."""
     said, title = fleet.firsts, ""
     if len(out.intersection(said)) < LEAST_CELLS:
-        ((name, _),) = Counter(fleet.figures[at].name for at in sorted(out)).most_common(1)
-        said = [at for at, figure in enumerate(fleet.figures) if figure.name == name]
+        ((name, _),) = Counter(fleet.figures[at].figure for at in sorted(out)).most_common(1)
+        said = [at for at, figure in enumerate(fleet.figures) if figure.figure == name]
         title = f"{fleet.figures[said[0]].value.title}: "
     cells = [_compared(fleet, place, at, at in out) for at in said if np.isfinite(fleet.worse[place, at])]
     side, machines = Side(fleet.gpus[place].words, ()), MachineKeys((), {}, ())
     groups = Comparison(fleet.experiment, side, side, machines, {}, cells, (), (), ()).groups
-    return f"{title}{groups[0].words}" if groups else fleet.figures[min(out)].words
+    return f"{title}{groups[0].words}" if groups else fleet.figures[min(out)].full_words
 
 
 def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
@@ -481,5 +481,5 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    of = (figure.kind, figure.marks, figure.labels, figure.texts, figure.name, figure.value)
-    return ComparedCell(*of, True, usual, runs, ratio, None, None, "worse" if is_out else "same")
+    sides: dict[str, Any] = {"a": usual, "b": runs, "ratio": ratio, "low": None, "high": None}
+    return ComparedCell(**{**vars(figure), "is_first": True}, **sides, verdict="worse" if is_out else "same")

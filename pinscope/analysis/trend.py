@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
 from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
+from pinscope.text import first_of
 from pinscope.units import format_change, format_count, format_value
 
 CHANCE = 0.02
@@ -36,14 +39,6 @@ LEAST_RUNS = 9
 70 orders."""
 SEED = 20261127
 """Of these orders: the same runs give the same answer."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A run and its figure; ``value`` in the unit of the figure."""
-
-    run: Run
-    value: float
 
 
 @dataclass(frozen=True)
@@ -71,40 +66,36 @@ class Step:
 
 @dataclass(frozen=True)
 class Trend:
-    """A figure over runs that are alike but for their time and what changed in the machine, the oldest first."""
+    """A figure over runs that are alike but for their time and what changed in the machine, the oldest first.
 
-    experiment: str
-    figure: Quantity
-    points: Sequence[Point]
-    steps: Sequence[Step]
-
-
-def trend(figure: Quantity, points: Sequence[Point]) -> Trend:
-    """The steps of a figure.
-
-    Args:
+    Attributes:
         figure: which it is.
-        points: at least one, in any order.
+        runs: those in which it is known; ``values``: the figure of each, in its unit.
+        others: finished runs of the experiment that are of another series: machine, lab or parameters.
+        without: ids of runs of the series in which the figure is not known.
     """
-    ordered = sorted(points, key=lambda point: (point.run.created_at, point.run.id))
-    values = [point.value for point in ordered]
-    places = steps(values)
-    parts = [median(values[begin:end]) for begin, end in zip([0, *places], [*places, len(values)], strict=True)]
-    return Trend(
-        experiment=ordered[0].run.experiment,
-        figure=figure,
-        points=ordered,
-        steps=[
-            Step(
-                place,
-                ordered[place].run,
-                parts[number],
-                parts[number + 1],
-                machine_keys([ordered[place - 1].run], [ordered[place].run]).different,
-            )
-            for number, place in enumerate(places)
-        ],
-    )
+
+    figure: Quantity
+    runs: Sequence[Run]
+    values: Sequence[float]
+    others: int = 0
+    without: Sequence[str] = ()
+
+    @cached_property
+    def steps(self) -> Sequence[Step]:
+        """Where it steps, and what changed there."""
+        places = steps(self.values)
+        parts = [median(self.values[begin:end]) for begin, end in pairwise([0, *places, len(self.values)])]
+        return [
+            Step(place, run, *parts, machine_keys([self.runs[place - 1]], [run]).different)
+            for place, run, parts in zip(places, (self.runs[place] for place in places), pairwise(parts), strict=True)
+        ]
+
+    @property
+    def left_out(self) -> str:
+        """Which runs say nothing of the figure, in words; empty where all do."""
+        words = "left out, as the figure is not known there"
+        return f"{words}: {first_of(self.without)}" if self.without else ""
 
 
 def steps(values: Sequence[float]) -> list[int]:
@@ -183,12 +174,11 @@ def step_words(step: Step, unit: str) -> str:
 
 def verdict(trend: Trend) -> str:
     """One sentence."""
-    count, name = len(trend.points), trend.figure.name
+    count, name, values = len(trend.runs), trend.figure.name, trend.values
     if trend.steps:
         return f"{name}: {step_words(trend.steps[-1], trend.figure.unit)}."
     if count < LEAST_RUNS:
         return f"{name}: no step can be told from chance in {format_count(count, 'run')}: it takes {LEAST_RUNS}."
-    values = [point.value for point in trend.points]
     middle = median(values)
     far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""
     return f"{name}: no step in {count} runs; {format_value(middle, trend.figure.unit)}{far}."

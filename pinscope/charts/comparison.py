@@ -35,26 +35,26 @@ def draw(comparison: Comparison) -> list[Chart]:
 
 
 def _both(comparison: Comparison, cells: Sequence[ComparedCell]) -> Chart:
-    unit = cells[0].value.unit
-    cells = [cell for cell in cells if cell.value == cells[0].value]
-    names, what = (comparison.a.name, comparison.b.name), cells[0].value.title.capitalize()
+    """Curves over the label with most numbers; without such a label bars."""
+    value = cells[0].value
+    cells = [cell for cell in cells if cell.value == value]
+    what, sides = value.title.capitalize(), ((comparison.a.name, "a", _A), (comparison.b.name, "b", _B))
     words = "The sides in the cells that differ most; medians, and ± where it is known."
     if axis := _axis(cells):
         series = grouped(cells, lambda cell: ", ".join(text for name, text in cell.texts.items() if name != axis))
-        panes = {}
+        panes: dict[str, dict[str, Curve]] = {}
         for title, some in list(series.items())[:MOST_PANES]:
-            ordered = sorted(some, key=lambda cell: cell.labels[axis])
-            panes[title] = {
-                name: Curve(style, [_spot(cell, axis, cell.a if name == names[0] else cell.b) for cell in ordered])
-                for name, style in zip(names, (_A, _B), strict=True)
-            }
-        is_bytes = cells[0].marks[axis].unit == "bytes"
-        horizontal = sizes("Size (bytes, log scale)") if is_bytes else counts(cells[0].marks[axis].title, axis)
+            some.sort(key=lambda cell: cell.labels[axis])
+            for name, side, style in sides:
+                spots = [_spot(cell, axis, getattr(cell, side)) for cell in some]
+                panes.setdefault(title, {})[name] = Curve(style, spots)
+        mark = cells[0].marks[axis]
+        across = sizes("Size (bytes, log scale)") if mark.unit == "bytes" else counts(mark.title, axis)
         alt = f"{what} of both sides; of the largest"
-        return curves("both", "Both sides", words, panes, scale_of(what, unit), horizontal, alt, pixels=200)
-    times = {cell.words or "all": (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
-    parts = [TimePart(name, style.colour) for name, style in zip(names, (_A, _B), strict=True)]
-    upright = None if unit == "seconds" else scale_of(what, unit)
+        return curves("both", "Both sides", words, panes, scale_of(what, value.unit), across, alt, pixels=200)
+    times = {cell.words: (cell.a.value, cell.b.value) for cell in cells[:MOST_BARS]}
+    parts = [TimePart(name, style.colour) for name, _, style in sides]
+    upright = None if value.unit == "seconds" else scale_of(what, value.unit)
     return parts_of_time("both", "Both sides", words, parts, times, f"{what} of both", axis=upright, side_by_side=True)
 
 
@@ -79,33 +79,25 @@ def _spot(cell: ComparedCell, axis: str, side: Pooled) -> Spot:
 
 def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[Chart]:
     """Of the cells with an interval those that differ most, the worst on top."""
-    known = sorted([cell for cell in cells if cell.low and cell.high][:MOST_RATIOS], key=lambda cell: cell.gain)
+    known = [(cell, cell.ratio, cell.low, cell.high) for cell in cells if cell.ratio and cell.low and cell.high]
+    known = sorted(known[:MOST_RATIOS], key=lambda item: item[0].gain)
     if not known:
         return
-    names = {cell.words or "all": cell for cell in known}
-    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(names)])
-    for verdict, some in grouped(names.items(), lambda item: item[1].verdict).items():
-        points = [
-            (cell.ratio or 1.0, name, f"{format_change(cell.ratio)}, {cell.interval_words}") for name, cell in some
-        ]
-        whiskers = {
-            "type": "data",
-            "array": [(cell.high or 0.0) - (cell.ratio or 0.0) for _, cell in some],
-            "arrayminus": [(cell.ratio or 0.0) - (cell.low or 0.0) for _, cell in some],
-        }
+    figure = panels([""], [AROUND_PIXELS + ROW_PIXELS * len(known)])
+    for verdict, some in grouped(known, lambda item: item[0].verdict).items():
+        points = [(at, cell.words, f"{format_change(at)}, {cell.interval_words}") for cell, at, _, _ in some]
+        up, down = [high - at for _, at, _, high in some], [at - low for _, at, low, _ in some]
+        whiskers = {"type": "data", "array": up, "arrayminus": down}
         hover = "%{customdata}<extra>%{fullData.name}</extra>"
-        look = _LOOKS[verdict]
-        figure.add_trace(
-            line(some[0][1].verdict_words, look, points, mode="markers", error_x=whiskers, hovertemplate=hover)
-        )
-    names_above(figure, 1, list(names))
+        words = some[0][0].verdict_words
+        figure.add_trace(line(words, _LOOKS[verdict], points, mode="markers", error_x=whiskers, hovertemplate=hover))
+    names_above(figure, 1, [cell.words for cell, *_ in known])
     figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
-    is_short = all(_FINE[0] < (end or 1.0) < _FINE[-1] for cell in known for end in (cell.low, cell.high))
+    is_short = all(_FINE[0] < low and high < _FINE[-1] for *_, low, high in known)
     ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in (_FINE if is_short else _COARSE)}
-    title = f"{comparison.b.name} against {comparison.a.name}, {known[0].value.title} (log scale)"
-    figure.update_xaxes(
-        type="log", tickmode="array", tickvals=list(ticks), ticktext=list(ticks.values()), tickangle=0, title_text=title
-    )
-    ends = [(name, f"{format_change(cell.ratio)} {cell.verdict_words}") for name, cell in names.items()]
+    title = f"{comparison.b.name} against {comparison.a.name}, {known[0][0].value.title} (log scale)"
+    axis = {"type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": list(ticks.values())}
+    figure.update_xaxes(**axis, tickangle=0, title_text=title).update_layout(hovermode="closest")
+    ends = [(cell.words, f"{format_change(at)} {cell.verdict_words}") for cell, at, _, _ in known]
     words = "The ratio of both sides and its interval, which holds for all cells together."
-    yield Chart("ratios", "Ratios", words, figure.update_layout(hovermode="closest"), alt_text("Ratios", ends))
+    yield Chart("ratios", "Ratios", words, figure, alt_text("Ratios", ends))

@@ -55,7 +55,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
     worst = np.nan_to_num(changes, nan=-1.0).max(axis=1)
     worst_first = np.argsort(-worst, kind="stable")
     drawn = worst_first[:MOST_LABELS]
-    words = [fleet.figures[at].words for at in fleet.firsts]
+    words = [fleet.figures[at].full_words for at in fleet.firsts]
     heat = go.Heatmap(
         x=words,
         y=names[drawn],
@@ -97,7 +97,7 @@ def spread(fleet: Fleet, at: int) -> Chart:
     scale = scale_of(drawn.value.title, drawn.value.unit, values[order[-1]])
     return curves(
         f"spread-{at}",
-        drawn.words,
+        drawn.full_words,
         f"Median {scale.text(float(np.median(values[order])))} of {len(order):,} GPUs.",
         {
             "": {
@@ -107,6 +107,6 @@ def spread(fleet: Fleet, at: int) -> Chart:
         },
         scale,
         linear("GPUs, the lowest first", "%{x:.0f}"),
-        f"{drawn.words} over {len(order):,} GPUs; worse",
+        f"{drawn.full_words} over {len(order):,} GPUs; worse",
         ends=[(spot.words, scale.text(spot.y)) for spot in worse[:5]],
     )

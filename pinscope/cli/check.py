@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from pinscope.analysis.baseline import KeptRuns, baseline_of, subject
-from pinscope.analysis.check import (
-    TOLERANCE,
-    Checked,
-    check,
-    deviation,
-    lacking,
-    least_change,
-    parse_only,
-    runs_needed,
-    suspects,
-)
+from pinscope.analysis import check as gate
+from pinscope.analysis.check import TOLERANCE, Checked, KeptRuns
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.cli.main import AsJson, option, output_option
 from pinscope.cli.outcome import store_to_read
-from pinscope.cli.run import Device, Lab, Quick, Settings, experiment_names, measure, parse_settings
+from pinscope.cli.run import Device, Lab, Quick, Settings, measure, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import ExperimentRun
-from pinscope.report.baseline import (
-    check_document,
-    check_suffix,
-    read_baseline,
-    regression_line,
-    write_baseline,
-    write_result,
-)
-from pinscope.report.comparison import measured_runs
+from pinscope.report import comparison as report
 from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.program import find_program
 from pinscope.runner.tracing import trace_program
@@ -77,33 +60,19 @@ app = typer.Typer(
     help="Write a baseline of this machine, and check against it: pinscope check FILE.",
 )
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
-Runs = Annotated[
-    list[str] | None,
-    option(
-        "ID",
-        "Take this stored run, this bundle or this folder of bundles, or several by comma, in place of new runs; may "
-        "be repeated.",
-        "--runs",
-    ),
-]
-Trace = Annotated[
-    str | None, option("COMMAND", "Trace this Python program, such as --trace 'train.py --steps 20'.", "--trace")
-]
+Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
+Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; a check may make 3 N more.")]
+Tolerance = Annotated[str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")]
+Trace = Annotated[str | None, option("COMMAND", "Trace this Python program, such as 'train.py --steps 20'.")]
 
 
 @app.command("write", short_help="Make a baseline from several runs on this machine.")
 def write(
     file: File,
     experiments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT]...",
-            help="The experiments to run; none with --runs or --trace.",
-            show_default=False,
-            autocompletion=experiment_names,
-        ),
+        list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many runs of each.")] = BASELINE_RUNS,
+    count: Count = BASELINE_RUNS,
     runs: Runs = None,
     trace: Trace = None,
     lab: Lab = None,
@@ -122,11 +91,11 @@ def write(
     with store_to_read() as store:
         measured = _taken(store, runs)
         for request in requests:
-            measured += _run(store, request, count)
+            measured += _made(store, request, count)
         if trace:
-            measured += _trace(store, trace, count)
-    baseline = baseline_of(measured)
-    write_baseline(file, baseline)
+            measured += _made(store, trace, count)
+    baseline = gate.baseline_of(measured)
+    report.write_baseline(file, baseline)
     if as_json:
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
         return
@@ -137,12 +106,14 @@ def write(
 
 
 def _needed(kept: KeptRuns) -> str:
-    spread, before = deviation(kept), len(kept.runs)
+    spread, before = gate.deviation(kept), len(kept.runs)
     if spread is None:
         return ""
     now = CHECK_RUNS * (1 + AGAIN)
-    least = change_words(least_change(spread, before, now))
-    needed = ", ".join(f"{runs_needed(spread, gate) or 'over 1,000'} for {change_words(gate)}" for gate in GATES)
+    least = change_words(gate.least_change(spread, before, now))
+    needed = ", ".join(
+        f"{gate.runs_needed(spread, change) or 'over 1,000'} for {change_words(change)}" for change in GATES
+    )
     return (
         f"; runs differ by {change_words(spread)} (median standard deviation): {now} runs against these {before} show "
         f"a change of {least}; runs a side that a gate needs: {needed}"
@@ -154,65 +125,51 @@ def against(
     file: File,
     runs: Runs = None,
     trace: Trace = None,
-    count: Annotated[
-        int,
-        typer.Option(
-            "--count", min=1, metavar="N", help="How many runs; three times as many more where something falls out."
-        ),
-    ] = CHECK_RUNS,
-    tolerance: Annotated[
-        str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")
-    ] = f"{TOLERANCE:.0%}",
+    count: Count = CHECK_RUNS,
+    tolerance: Tolerance = f"{TOLERANCE:.0%}",
     only: Annotated[
         list[str] | None,
-        option(
-            "LABEL=VALUE",
-            "Only cells with this label, or one of several by comma, such as memory=pinned or bytes=1MiB; "
-            "figure=issue_seconds: only this figure; may be repeated.",
-            "--only",
-        ),
+        option("LABEL=VALUE", "Only cells such as memory=pinned,mapped or figure=issue_seconds; may be repeated."),
     ] = None,
-    other_machine: Annotated[
-        bool, typer.Option("--other-machine", help="Check though the baseline is of another machine.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        output_option("Also write the result to this file, which must not exist yet: .xml (JUnit) or .json."),
-    ] = None,
+    other_machine: Annotated[bool, typer.Option("--other-machine", help="Check also on another machine.")] = False,
+    output: Annotated[Path | None, output_option("Also write the result to a new file: .xml (JUnit) or .json.")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Check this machine against a baseline: run what it has again, and say what is worse.
 
     What falls out is measured once more before it is blamed. Exit code 0: nothing is worse; 1: something is, a line
     each; 3: the baseline is of another machine, and --other-machine was not given."""
-    baseline = read_baseline(file)
-    limit, wanted = parse_share(tolerance), parse_only(only or ())
+    baseline = report.read_baseline(file)
+    limit, wanted = parse_share(tolerance), gate.parse_only(only or ())
     if output is not None:
-        check_suffix(output)
-        check_new(output)
+        check_new(output, *report.RESULT_SUFFIXES)
     with store_to_read() as store:
-        taken = grouped(_taken(store, runs), lambda measured: subject(measured.run))
+        taken = grouped(_taken(store, runs), lambda measured: gate.subject(measured.run))
         checked = []
         for kept in baseline.experiments:
-            if names := lacking(kept, wanted):
+            if names := gate.lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
-            first = taken.get(kept.subject) if runs else _again(store, kept, trace, count, other_machine)
+            what = _subject(kept, trace)
+            here = [kept.run.model_copy(update={"environment": capture_environment()})]
+            if runs:
+                here = [measured.run for measured in taken.get(gate.subject(kept.run), ())]
+            machines = machine_keys([kept.run], here)
+            if not (other_machine or machines.is_one_machine):
+                changed = key_words(machines.different)
+                raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
+            make_more = partial(_made, store, what, count) if what and not runs else None
+            first = make_more() if make_more else taken.get(gate.subject(kept.run))
             if not first:
-                complain(f"not checked: {' '.join(kept.subject)}, of which there is no run")
+                complain(f"not checked: {' '.join(gate.subject(kept.run))}, of which there is no run")
                 continue
-            _refuse_another_machine(kept, first, other_machine)
-            again = list[Measured]()
-            if not runs and (fallen := suspects(kept, first, limit, wanted)):
-                complain(f"{len(fallen)} fell out: measured once more before they are blamed")
-                again = _again(store, kept, trace, AGAIN * count, other_machine)
-            checked.append(check(kept, first, again, limit, wanted))
+            checked.append(gate.check(kept, first, make_more, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
     if output is not None:
-        write_result(output, checked)
+        report.write_result(output, checked)
     if as_json:
-        print_json(check_document(checked))
+        print_json(report.check_document(checked))
     else:
         _print(checked)
     return 1 if any(result.regressions for result in checked) else 0
@@ -223,14 +180,14 @@ def _print(checked: Sequence[Checked]) -> None:
         experiment, keys = result.comparison.experiment, result.comparison.machines.different
         if keys:
             print_prose(f"{experiment}: changed since the baseline: {key_words(keys)}")
-        for regression in result.regressions:
-            print_line(regression_line(experiment, regression))
+        for line in report.regression_lines(result):
+            print_line(line)
         print_prose(f"{experiment}: {_result_words(result)}.")
 
 
 def _result_words(result: Checked) -> str:
     """How many regressions; where none, in how many cells one would have shown."""
-    cells, telling = format_count(len(result.cells), "cell"), result.telling
+    cells, telling = format_count(len(result.cells), "cell"), sum(map(result.tells, result.cells))
     worse = f"a figure worse by {change_words(result.tolerance)}"
     once = f"; {result.once} fell out once and not again" if result.once else ""
     if result.regressions:
@@ -243,53 +200,50 @@ def _result_words(result: Checked) -> str:
     return f"no regression in {cells}{shows}{once}"
 
 
-def _refuse_another_machine(kept: KeptRuns, runs: Sequence[Measured], is_allowed: bool) -> None:
-    machines = machine_keys([kept.run], [measured.run for measured in runs])
-    if not (is_allowed or machines.is_one_machine):
-        changed = key_words(machines.different)
-        raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
-
-
 def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
-    return [measured for name in runs or () for measured in measured_runs(lambda: store, name)]
+    return [measured for name in runs or () for measured in report.measured_runs(lambda: store, name)]
 
 
-def _again(store: Store, kept: KeptRuns, trace: str | None, count: int, other_machine: bool) -> list[Measured]:
-    """Runs of what the baseline has, with its parameters; none of a program that nobody named."""
+def _subject(kept: KeptRuns, trace: str | None) -> Request | str | None:
+    """What is run again: the experiment with the parameters of the baseline, or the program that somebody named."""
     run = kept.run
     if isinstance(run, ExperimentRun):
-        request = Request(run.experiment, run.lab, run.device, run.quick, run.params)
-        here = prepare(request, capture_environment())
-        _refuse_another_machine(kept, [Measured(here, ())], other_machine)
-        return list(_run(store, request, count))
-    return list(_trace(store, trace, count)) if trace and kept.subject[0] == "trace" else []
+        return Request(run.experiment, run.lab, run.device, run.quick, run.params)
+    return trace if run.kind == "trace" else None
 
 
-def _run(store: Store, request: Request, count: int) -> Iterator[Measured]:
-    """So many runs, one after the other.
+def _made(store: Store, what: Request | str, count: int, fallen: int = 0) -> list[Measured]:
+    """So many runs of an experiment, or traces of a program, one after the other; more where so much fell out.
 
     Raises:
         MeasurementFailed: one did not end by itself.
         Cancelled: somebody stopped it.
+        StoreFailed: a trace could not be stored.
     """
-    with Stop() as stop:
-        for number in range(count):
-            complain(f"run {number + 1} of {count}")
-            run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
-            if code == Cancelled.exit_code or stop.asked:
-                raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
-            if code:
-                raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
-            yield measured_run(run, rows)
-
-
-def _trace(store: Store, command: str, count: int) -> Iterator[Measured]:
-    """So many traces of a program; errors as of :func:`_run`."""
+    if fallen:
+        complain(f"{fallen} fell out: measured once more before they are blamed")
+        count *= AGAIN
+    made = []
     for number in range(count):
-        complain(f"trace {number + 1} of {count}")
-        traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
-        if traced.exit_code or traced.run.error:
-            raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
-        if traced.saved is not None:
-            raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
-        yield measured_run(traced.run, traced.rows)
+        complain(f"{'trace' if isinstance(what, str) else 'run'} {number + 1} of {count}")
+        made.append(_traced(store, what) if isinstance(what, str) else _measured(store, what))
+    return made
+
+
+def _measured(store: Store, request: Request) -> Measured:
+    with Stop() as stop:
+        run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
+        if code == Cancelled.exit_code or stop.asked:
+            raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
+        if code:
+            raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
+        return measured_run(run, rows)
+
+
+def _traced(store: Store, command: str) -> Measured:
+    traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
+    if traced.exit_code or traced.run.error:
+        raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
+    if traced.saved is not None:
+        raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
+    return measured_run(traced.run, traced.rows)

@@ -14,31 +14,23 @@ from pinscope.cli.main import AsJson, output_option
 from pinscope.cli.outcome import print_reading_table, store_to_read
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose
 from pinscope.experiments.registry import verdict_of
-from pinscope.records.run import LAB_TITLES, Table
+from pinscope.records.run import LAB_TITLES
 from pinscope.report import comparison as report
 from pinscope.units import format_bytes
 
 
 def compare(
     sides: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="A B...",
-            help="Sides to compare. Each is a run (its id, or a word such as latest), a bundle, a folder of bundles, "
-            "or several of them by comma: the runs of a side count together. Each side is set against the first.",
-        ),
+        list[str], typer.Argument(metavar="A B...", help="Runs, bundles or folders of bundles; several by comma.")
     ],
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show also what does not differ, in the machines and in the cells.")
-    ] = False,
-    output: Annotated[
-        Path | None, output_option("Write a report to this file, which must not exist yet: .html, .md or .json.")
-    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
+    output: Annotated[Path | None, output_option("Write a report to a new file: .html, .md or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: what differs in the machines, which cells are better or worse, which findings came and went.
 
-    Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
+    A run goes by its id or a word such as latest. The runs of a side count together, and each side is set against the
+    first. Differences that the runs cannot tell from chance are no differences. Several runs a side tell smaller ones:
     `pinscope compare A1,A2,A3 B1,B2,B3`.
     """
     with ExitStack() as stack:
@@ -50,26 +42,21 @@ def compare(
         print_json(report.comparison_document(compared))
     else:
         for comparison in compared.comparisons:
-            print_comparison(comparison, everything)
+            _print(comparison, everything)
         for words in compared.left_out:
             complain(words)
         if not everything:
             print_line("Also what is the same: --all.")
 
 
-def print_comparison(comparison: Comparison, everything: bool = False) -> None:
+def _print(comparison: Comparison, everything: bool) -> None:
     """The verdict, what differs in the machines, then the cells."""
     print_line(f"{comparison.experiment}, {LAB_TITLES[comparison.a.runs[0].run.lab]}")
     print_prose(verdict_of(comparison), style="bold")
     print_line()
     for part in (*report.machines(comparison, everything), *report.cells(comparison, everything)):
-        _print(part)
-
-
-def _print(part: Table | str) -> None:
-    if isinstance(part, str):
-        if part:
+        if isinstance(part, str):
             print_prose(part)
             print_line()
-    elif part.rows:
-        print_reading_table(part)
+        elif part.rows:
+            print_reading_table(part)

@@ -15,13 +15,13 @@ import typer
 from pinscope.analysis.outliers import NEWEST, Fleet
 from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_reading_table, progress_shown, store_to_write
-from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings
+from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose, print_table
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind, Run
 from pinscope.report import fleet as report
-from pinscope.report.baseline import write_baseline
+from pinscope.report.comparison import write_baseline
 from pinscope.report.facts import place
 from pinscope.store.figures import experiments_with_figures
 from pinscope.store.new_file import check_new, write_new
@@ -46,10 +46,7 @@ def count(meaning: str, *names: str, least: int = 1) -> Any:
     return typer.Option(*names, min=least, metavar="N", help=meaning, show_default=False)
 
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[EXPERIMENT]...", help="Default: all that have runs.", autocompletion=experiment_names),
-]
+Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
 Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
 Runs = Annotated[int, count(f"The newest runs of each GPU. Default: {NEWEST}.", "--runs")]
 Since = Annotated[str | None, option("AGE", "Only runs of the last days, hours or minutes, as 90d.", "--since")]
@@ -204,8 +201,7 @@ def show(
 ) -> None:
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
     if output is not None:
-        report.check_suffix(output)
-        check_new(output)
+        check_new(output, *report.TYPES)
     fleets = _fleets(experiments, lab, runs, since)
     if output is not None:
         if len(fleets) > 1:

@@ -97,6 +97,11 @@ def experiment_names() -> list[tuple[str, str]]:
     return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (jobs.ALL, "All of them")]
 
 
+def several_experiments(meaning: str) -> Any:
+    """The argument for experiments by name, which may be left out."""
+    return typer.Argument(metavar="[EXPERIMENT]...", help=meaning, show_default=False, autocompletion=experiment_names)
+
+
 Lab = Annotated[
     LabKind | None,
     option(

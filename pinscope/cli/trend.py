@@ -21,51 +21,38 @@ UNKNOWN_COLUMNS = 78
 def trend(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Whose runs.", show_default=False)],
     figure: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FIGURE]",
-            help="Key of a figure of the headline, such as pinned.h2d.rate; without it the first.",
-            show_default=False,
-        ),
+        str | None, typer.Argument(metavar="[FIGURE]", help="Its key, such as pinned.h2d.rate; default: the first.")
     ] = None,
     like: Annotated[
-        str | None,
-        option(
-            "ID",
-            "Runs with the machine, the lab and the parameters of this one. Default: of the newest, on this machine if "
-            "it has runs.",
-            "--like",
-        ),
+        str | None, option("ID", "Runs like this one; default: like the newest, on this machine if it has runs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a figure over all stored runs of a machine: where it steps, and what changed in the machine there.
 
-    A step is named where it cannot be chance; that takes 9 runs at least."""
+    Runs are alike where machine, lab and parameters are the same. A step is named where it cannot be chance; that takes
+    9 runs at least."""
     with Store() as store:
-        series = trend_of(store, experiment, figure, like)
+        course = trend_of(store, experiment, figure, like)
     if as_json:
-        print_json(trend_document(series))
+        print_json(trend_document(course))
         return
-    course = series.trend
-    first, last = course.points[0].run, course.points[-1].run
+    first, last, values = course.runs[0], course.runs[-1], course.values
     days = f"{first.created_at:%Y-%m-%d} to {last.created_at:%Y-%m-%d}"
     print_line(f"{course.figure.name} · {LAB_TITLES[first.lab]}, {first.environment.host} · {days}")
-    values, columns = [point.value for point in course.points], terminal_columns() or UNKNOWN_COLUMNS
+    columns = terminal_columns() or UNKNOWN_COLUMNS
     low, high = min(values), max(values)
-    heights = [1 + 7 * (value - low) / (high - low) if high > low else 4.0 for value in values]
-    print_line(format_heights(heights[-columns:]))
+    print_line(format_heights([1 + 7 * (value - low) / ((high - low) or 1.0) for value in values[-columns:]]))
     places = {step.place for step in course.steps}
     if places:
         print_line("".join("▲" if place in places else " " for place in range(len(values)))[-columns:].rstrip())
     ends = " to ".join(format_value(value, course.figure.unit) for value in (low, high))
     print_line(f"{format_count(len(values), 'run')}, {ends}")
-    if course.steps:
-        for step in course.steps:
-            print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")
-    else:
+    for step in course.steps:
+        print_prose(f"▲ {step_words(step, course.figure.unit)}", hanging="  ")
+    if not course.steps:
         print_prose(verdict(course))
-    if series.others:
-        complain(f"{series.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
-    if series.left_out:
-        complain(series.left_out)
+    if course.others:
+        complain(f"{course.others} further runs of {experiment} have another machine, lab or parameters: --like ID")
+    if course.left_out:
+        complain(course.left_out)

@@ -16,18 +16,12 @@ from pinscope.errors import UnknownName
 from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report import comparison as report
-from pinscope.report.comparison import Compared
 from pinscope.report.facts import called
 from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.units import format_change
 
 SIDES = ("a", "b")
-_TYPES: Mapping[str, tuple[str, str]] = {
-    ".html": ("HTML report", "text/html"),
-    ".md": ("Markdown report", "text/markdown"),
-    ".json": ("All cells, JSON", "application/json"),
-}
 _COLOURS: Mapping[CellVerdict, Colour] = {"better": "green", "worse": "red", "same": "gray", "unknown": "gray"}
 
 
@@ -35,78 +29,64 @@ def show() -> None:
     """Draw the choice, and at once what it comes to."""
     heading(COMPARE)
     store = state.store()
-    chosen = _choose(store)
+    known = [run for run in store.each_run() if run.status != "running"]
+    chosen = dict[str, list[Run]]()
+    with st.grid(len(SIDES), min_column_width=320) as grid:
+        for side in SIDES:
+            with grid.cell():
+                chosen[side] = _side(store, side, known, next(iter(chosen.values()), []))
     missing = [side.upper() for side, runs in chosen.items() if not runs]
     if missing:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
     actions = st.container(horizontal=True, vertical_alignment="center")
     compared = state.compared(store, tuple(map(tuple, chosen.values())))
+    ids = [[run.id for run in runs] for runs in chosen.values()]
+    swapped = dict(zip(SIDES, reversed(ids), strict=True))
     with actions:
-        st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(chosen["b"], chosen["a"]))
+        st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(swapped,))
         with st.popover("Download", icon=":material/download:"):
-            _downloads(compared)
+            for suffix in report.SUFFIXES:
+                content, name = partial(report.render, compared, suffix), f"pinscope-comparison{suffix}"
+                st.download_button(f"Report, {suffix}", content, name, on_click="ignore", width="stretch")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
     for number, comparison in enumerate(compared.comparisons):
         _comparison(comparison, everything, f"compared-{number}")
     for words in compared.left_out:
         st.caption(prose(words))
-    st.caption("The address of this page holds the runs. On the command line:")
-    sides = (",".join(run.id for run in runs) for runs in chosen.values())
-    st.code(f"pinscope compare {' '.join(sides)}", language=None, wrap_lines=True)
+    widgets.same_as_command(f"pinscope compare {' '.join(map(','.join, ids))}", "the runs")
 
 
-def _choose(store: Store) -> dict[str, list[Run]]:
-    """The runs of each side: those of the address until somebody chooses others, which the address names then."""
-    known = {run.id: run for run in store.each_run() if run.status != "running"}
-    chosen = dict[str, list[Run]]()
-    with st.grid(2, min_column_width=320) as grid:
-        for side in SIDES:
-            with grid.cell():
-                chosen[side] = _side(store, side, known, next(iter(chosen.values()), []))
-    return chosen
-
-
-def _side(store: Store, side: str, known: Mapping[str, Run], others: Sequence[Run]) -> list[Run]:
-    link, key = st.query_params.get(side, ""), f"compare-{side}"
+def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) -> list[Run]:
+    """The runs of a side: those of the address, which names what somebody chooses."""
+    error, linked, key = None, list[Run](), f"compare-{side}"
     try:
-        linked, error = [store.run(name) for name in link.split(",") if name], None
+        linked = [store.run(name) for name in st.query_params.get(side, "").split(",") if name]
     except UnknownName as unknown:
-        linked, error = [], unknown
-    ids = [run.id for run in linked]
-    if key not in st.session_state or st.session_state.get(f"{key}-link") != link:
-        st.session_state[key] = ids
+        error = unknown
     kinds, taken = {(run.experiment, run.lab) for run in others}, {run.id for run in others}
-    fitting = (run for run in known.values() if run.id not in taken and kinds <= {(run.experiment, run.lab)})
-    still = (known[name] for name in st.session_state[key] if name in known)
-    runs = {run.id: run for run in (*fitting, *linked, *still)}
+    fitting = [run for run in known if run.id not in taken and kinds <= {(run.experiment, run.lab)}]
+    runs = {run.id: run for run in (*fitting, *linked)}
+    st.session_state[key] = [run.id for run in linked]
     picked = st.multiselect(
         f"Side {side.upper()}",
         list(runs),
         key=key,
         format_func=lambda name: _label(runs[name]),
         placeholder="Choose runs",
+        on_change=lambda: _name({side: st.session_state[key]}),
     )
-    if picked != ids:
-        link, error = ",".join(picked), None
-        _address(side, link)
-    st.session_state[f"{key}-link"] = link
     if error:
         widgets.show_error(error)
     return [runs[name] for name in picked]
 
 
-def _address(side: str, link: str) -> None:
-    if link:
-        st.query_params[side] = link
-    else:
-        st.query_params.pop(side, None)
-
-
-def _name(*sides: Sequence[Run]) -> None:
-    """Let the address name these sides."""
-    for side, runs in zip(SIDES, sides, strict=True):
-        _address(side, ",".join(run.id for run in runs))
+def _name(sides: Mapping[str, Sequence[str]]) -> None:
+    """Let the address name the runs of these sides, by their ids."""
+    for side, ids in sides.items():
+        st.query_params[side] = ",".join(ids)
+        if not ids:
+            del st.query_params[side]
 
 
 def _label(run: Run) -> str:
@@ -114,24 +94,15 @@ def _label(run: Run) -> str:
     return visible(" · ".join(filter(None, words)))
 
 
-def _downloads(compared: Compared) -> None:
-    for suffix, (label, mime) in _TYPES.items():
-        content = partial(report.render, compared, suffix)
-        name = f"pinscope-comparison{suffix}"
-        st.download_button(label, content, name, mime, on_click="ignore", width="stretch", icon=":material/download:")
-
-
 def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
     """The verdict, the figures that are read first, the charts beside what differs in the machines, then the cells."""
     st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.a.runs[0].run.lab]}")
     verdict_line(verdict_of(comparison))
     widgets.cards(report.foremost(comparison), partial(_card, comparison), columns=4, width=240)
-    charts = draw(comparison)
-    left, right = st.columns([3, 2]) if charts else (None, st.container())
-    if left:
-        with left:
-            for chart in charts:
-                chart_view(chart, key=f"{key}-{chart.key}")
+    left, right = st.columns([3, 2])
+    with left:
+        for chart in draw(comparison):
+            chart_view(chart, key=f"{key}-{chart.key}")
     with right:
         for part in report.machines(comparison, everything):
             if isinstance(part, str):
@@ -147,7 +118,7 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
 
 
 def _card(comparison: Comparison, cell: ComparedCell) -> None:
-    st.caption(prose(f"{cell.value.title}: {cell.words}" if cell.words else cell.value.title))
+    st.caption(prose(f"{cell.value.title}: {cell.words}"))
     sides = ((comparison.a.name, cell.a), (comparison.b.name, cell.b))
     st.markdown("  \n".join(f"{name} **{prose(report.side_text(side, cell.value.unit))}**" for name, side in sides))
     change = prose(" ".join(filter(None, (cell.verdict_words, format_change(cell.ratio)))))

@@ -10,7 +10,7 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import figures_to_draw, label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
-from pinscope.dashboard.widgets import chart_view, heading, prose, table_list, verdict_line
+from pinscope.dashboard.widgets import chart_view, heading, prose, same_as_command, table_list, verdict_line
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
 from pinscope.store.figures import experiments_with_figures
@@ -46,14 +46,13 @@ def show() -> None:
         _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
-    figures = {fleet.figures[at].words: at for at in figures_to_draw(fleet)}
+    figures = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
     figure = st.selectbox("Figure", list(figures), key="figure", bind="query-params")
     chart_view(spread(fleet, figures[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
     _drill_down(fleet)
-    st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope fleet show {fleet.experiment} --label {label}{' --lab host' if fleet.lab == 'host' else ''}"
-    st.code(command, language=None, wrap_lines=True)
+    lab = " --lab host" if fleet.lab == "host" else ""
+    same_as_command(f"pinscope fleet show {fleet.experiment} --label {label}{lab}")
 
 
 def _link(text: str, icon: str | None, run_id: str) -> None:

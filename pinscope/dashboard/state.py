@@ -10,6 +10,7 @@ from typing import Any, cast
 import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
+from pinscope.analysis.trend import Trend
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
@@ -20,7 +21,7 @@ from pinscope.records.snapshot import Snapshot
 from pinscope.report.comparison import Compared, compare_runs
 from pinscope.report.facts import Document, called, open_document
 from pinscope.report.fleet import read_fleet
-from pinscope.report.trend import TrendOfRuns, figures, trend_of
+from pinscope.report.trend import figures, trend_of
 from pinscope.runner.jobs import reconcile
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.store import Store
@@ -165,6 +166,6 @@ def figures_of(store: Store, run: Run) -> dict[str, str]:
 
 
 @st.cache_resource(show_spinner="Reading the runs …", max_entries=8, hash_funcs=_SAME)
-def trend(store: Store, runs: tuple[Run, ...], figure: str | None) -> TrendOfRuns:
+def trend(store: Store, runs: tuple[Run, ...], figure: str | None) -> Trend:
     """A figure over the runs, which are all of one series; errors as for :func:`~pinscope.report.trend.trend_of`."""
     return trend_of(store, runs[0].experiment, figure, runs[0].id)

@@ -10,7 +10,7 @@ from pinscope.analysis.trend import step_words, verdict
 from pinscope.charts.trend import draw
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TREND
-from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, utc, verdict_line
+from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, same_as_command, utc, verdict_line
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
 from pinscope.report.trend import series
 from pinscope.text import visible
@@ -38,8 +38,7 @@ def show() -> None:
     if figure is None:
         st.info("The newest of these runs has no figure to follow.", icon=TREND.icon)
         return
-    history = state.trend(store, tuple(runs), figure)
-    trend = history.trend
+    trend = state.trend(store, tuple(runs), figure)
     verdict_line(verdict(trend))
     chart_view(draw(trend), key="trend")
     for step in trend.steps:
@@ -49,25 +48,25 @@ def show() -> None:
             icon=":material/stairs:",
             query_params={"run": step.run.id},
         )
-    if history.left_out:
-        st.caption(prose(history.left_out))
-    st.caption("The address of this page holds the choice. On the command line:")
-    command = f"pinscope runs trend {experiment} {figure} --like {trend.points[-1].run.id}"
-    st.code(command, language=None, wrap_lines=True)
+    if trend.left_out:
+        st.caption(prose(trend.left_out))
+    same_as_command(f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}")
 
 
 def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str:
-    """One of the choices: that of the address until somebody chooses another, which the address names then; the first
-    where it names none of them. Streamlit's own binding would put the words there, which change with each run."""
+    """One of the choices: that which the address names; the first where it names none. Streamlit's own binding would
+    put the words there, which change with each run."""
     link, key = st.query_params.get(name), f"trend-{name}"
-    if key not in st.session_state or st.session_state[f"{key}-link"] != link:
-        st.session_state[key] = link
-    if st.session_state[key] not in titles:
-        st.session_state[key] = next(iter(titles))
+    st.session_state[key] = link if link in titles else next(iter(titles))
     chosen = st.selectbox(
-        label, list(titles), key=key, width=width, format_func=lambda choice: titles.get(choice, choice)
+        label,
+        list(titles),
+        key=key,
+        width=width,
+        format_func=lambda choice: titles.get(choice, choice),
+        on_change=lambda: st.query_params.update({name: st.session_state[key]}),
     )
-    st.query_params[name] = st.session_state[f"{key}-link"] = chosen
+    st.query_params[name] = chosen
     return chosen
 
 

@@ -182,6 +182,12 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("tables", further_tables(reading), table_list)
 
 
+def same_as_command(command: str, held: str = "the choice") -> None:
+    """What shows the same elsewhere: the address of the page, and a command."""
+    st.caption(f"The address of this page holds {held}. On the command line:")
+    st.code(command, language=None, wrap_lines=True)
+
+
 def verdict_line(verdict: str) -> None:
     """What a run comes to, in one sentence."""
     st.subheader(prose(verdict), anchor=False)

@@ -1,33 +1,256 @@
-"""What a program of the user's own asks of PinScope: measure, open, find, plan."""
+"""What ``import pinscope`` offers a program of the user's own: runs with their figures and findings, frames of pandas,
+charts and files; and the functions that measure, open, find, compare and plan."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
 from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pinscope
+from pinscope.analysis import comparison
+from pinscope.analysis.cells import frame
+from pinscope.analysis.comparison import ComparedCell, Side
 from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
+from pinscope.experiments.registry import cells_of, checked_rows, measured_run, verdict_of
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
-from pinscope.python.opened import Answer, Run, Runs
-from pinscope.records.run import ExperimentRun, LabKind, Origin, Reading, Status
+from pinscope.records import run as records
+from pinscope.records.run import ExperimentRun, Finding, LabKind, Origin, Quantity, Reading, Status, Table
+from pinscope.report.comparison import Compared, render, write_comparison
+from pinscope.report.facts import Document, by_severity, called, open_document, place
+from pinscope.report.markdown import render_markdown
+from pinscope.report.write import write_report
 from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
-from pinscope.store.bundle import SUFFIX, open_bundle
+from pinscope.store.attachments import attached_by
+from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted, fits
-from pinscope.store.documents import checked_labels
+from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.store import Store
+from pinscope.text import one_line
+from pinscope.tracing.limits import exceeded, parse_threshold
+from pinscope.tracing.sites import seen_in
+from pinscope.units import format_precision, format_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pinscope.charts.marks import Chart
 
 LOOK_SECONDS = 0.2
 ProgressTaker = Callable[[float, str], object]
 """Is given how far a run is, 0 to 1, and what it does now."""
+PAGE = (
+    '<iframe srcdoc="{page}" title="{title}" sandbox="allow-scripts allow-downloads" loading="lazy" '
+    'style="width: 100%; height: 640px; border: 0"></iframe>'
+)
+"""A report in a notebook: its scripts reach neither the notebook nor, by the report's own policy, any network."""
+
+
+class Figure(Quantity):
+    """A figure of a headline, in SI units: ``float(figure)``, with the interval from ``low`` to ``high``."""
+
+    def __float__(self) -> float:
+        if isinstance(self.value, int | float):
+            return float(self.value)
+        raise ValueError(f"{self.name} is not known: {self.reason}" if self.value is None else f"{self.name} is a text")
+
+    @property
+    def low(self) -> float | None:
+        """The least that another run on this host will say, 19 times in 20; ``None`` where that is not known."""
+        return None if self.spread is None else float(self) * (1 - self.spread)
+
+    @property
+    def high(self) -> float | None:
+        """The most, likewise."""
+        return None if self.spread is None else float(self) * (1 + self.spread)
+
+    def __str__(self) -> str:
+        return f"{format_value(self.value, self.unit)} {format_precision(self.spread, self.repeats)}".rstrip()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self}>"
+
+
+class Answer:
+    """What was concluded: of a run, or of a plan."""
+
+    reading: Reading
+
+    @property
+    def verdict(self) -> str | None:
+        """The answer in one sentence."""
+        return self.reading.verdict
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was concluded, with evidence and advice; the severest first."""
+        return tuple(by_severity(self.reading.findings))
+
+    @property
+    def figures(self) -> Mapping[str, Figure]:
+        """Key → figure; a key, such as ``pinned.h2d.rate``, is the same in all runs of an experiment."""
+        made = (Figure.model_validate(dict(quantity)) for quantity in self.reading.headline)
+        return {figure.key or figure.name: figure for figure in made}
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        """Title → table, as pages show it; a heading says its unit."""
+        return {table.title: _frame(table) for table in self.reading.tables}
+
+
+def _frame(table: Table) -> pd.DataFrame:
+    import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+    units = ("" if unit in ("text", "count") else f" ({unit})" for unit in table.units)
+    return pd.DataFrame(
+        list(table.rows), columns=[f"{heading}{unit}" for heading, unit in zip(table.columns, units, strict=True)]
+    )
+
+
+class Run(Answer):
+    """A run, and what follows from it, made when it is asked for.
+
+    Attributes:
+        id: as every command takes it; ``name``: what its user calls it.
+        record: what is kept of it beside its observations: environment, parameters, status.
+        bundle: the file that it is read from each time, which must stay where it is; ``None``: the database.
+    """
+
+    def __init__(self, record: records.Run, bundle: Path | None = None) -> None:
+        self.record = record
+        self.bundle = bundle
+        self.id, self.name = record.id, record.name
+
+    def _opened(self) -> AbstractContextManager[Store | BundleReader]:
+        return open_bundle(self.bundle) if self.bundle else Store()
+
+    def _parts(self, run: records.Run, attachment: records.Attachment) -> Iterator[bytes]:
+        with self._opened() as source:
+            yield from source.parts(run, attachment)
+
+    @cached_property
+    def observations(self) -> Sequence[StoredRow]:
+        """Its observations as stored, in the order measured."""
+        with self._opened() as source:
+            return list(source.observations(self.id) if isinstance(source, Store) else source.rows(self.record))
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Every observation, warm-ups too, a column a field; names end in their unit."""
+        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+        return pd.DataFrame.from_records(list(self.observations))
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """All counted observations of one combination of labels in a row, times and rates; names end in their unit: see
+        :func:`~pinscope.analysis.cells.frame`.
+
+        Raises:
+            BadInput: the run is a timeline or a trace, or its rows make no sense.
+        """
+        return frame(cells_of(self.record, self.observations))
+
+    @cached_property
+    def document(self) -> Document:
+        """What its reports are made from."""
+        attached = attached_by(self.record, self._parts)
+        return open_document(self.record, self.observations, attached=attached, when_looked_at=True)
+
+    @cached_property
+    def _without_charts(self) -> Document:
+        return open_document(self.record, self.observations, with_charts=False)
+
+    @property
+    def reading(self) -> Reading:  # type: ignore[override]  # made when it is asked for
+        """Verdict, headline, tables and findings."""
+        return (self.__dict__.get("document") or self._without_charts).reading
+
+    @property
+    def charts(self) -> Mapping[str, Chart]:
+        """Key → chart; its ``figure`` is one of Plotly."""
+        return {chart.key: chart for chart in self.document.charts}
+
+    def exceeded(self, **limits: str | Literal[True]) -> list[str]:
+        """A line for each limit that a trace exceeds: ``pageable="64KiB"``, ``idle="5%"``, ``held="0.5s"``,
+        ``error=True``, as ``pinscope trace --fail-on`` takes them.
+
+        Raises:
+            BadInput: the run is no trace, or a limit makes no sense.
+        """
+        if not isinstance(self.record, records.TraceRun):
+            raise BadInput(f"limits are those of a trace, and {self.id} is of kind {self.record.kind}")
+        texts = (figure if most is True else f"{figure}={most}" for figure, most in limits.items())
+        thresholds = list(map(parse_threshold, texts))
+        seen = seen_in(self.record, checked_rows(self.record.experiment, self.observations))
+        return [line.removeprefix("--fail-on").lstrip(" :") for line in exceeded(seen, thresholds)]
+
+    def save(self, path: str | Path) -> Path:
+        """Write a report, or with the suffix ``.pinscope`` a bundle, to a file that is not there yet; the file.
+
+        Raises:
+            BadInput: no such format, no such folder, or there is such a file.
+        """
+        path = Path(path)
+        if path.suffix.lower() == SUFFIX:
+            write_bundle(path, [(self.record, self.observations)], self._parts)
+        else:
+            write_report(path, [self.document])
+        return path
+
+    def edit(self, **labels: Any) -> Run:
+        """The run with another ``name``, ``tags``, ``note`` or ``baseline``, as it is stored from now on.
+
+        Raises:
+            BadInput: a label that could not be written, a recording, or a run that is in no database.
+        """
+        changes = checked_labels(**labels)
+        with Store() as store:
+            return Run(store.update(self.id, **changes))
+
+    def __repr__(self) -> str:
+        words = (self.record.experiment, self.id, called(self.record), place(self.record), self.record.status)
+        return f"<pinscope {', '.join(filter(None, words))}: {one_line(self.record.verdict or 'no verdict')}>"
+
+    def _repr_html_(self) -> str:
+        from pinscope.report.html import render_html  # noqa: PLC0415 - Plotly takes its time to import
+
+        page = b"".join(render_html([self.document], with_rows=False)).decode()
+        return PAGE.format(page=escape(page), title=escape(self.document.title))
+
+    def _repr_markdown_(self) -> str:
+        return render_markdown([self._without_charts]).decode()
+
+
+class Runs(tuple[Run, ...]):
+    """Runs, the newest first."""
+
+    @property
+    def latest(self) -> Run:
+        """The one that was started last.
+
+        Raises:
+            LookupError: there is none.
+        """
+        if not self:
+            raise LookupError("there is no such run")
+        return self[0]
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self)) or "<no pinscope run>"
+
+
+# What is asked
 
 
 def run(
@@ -58,8 +281,7 @@ def run(
         NotPossible: this machine cannot do it, with what it has and what is needed.
         MeasurementFailed: it broke off; what it measured is kept.
     """
-    labels = checked_labels(name=name, tags=tuple(tags))
-    request = Request(experiment, lab, device, quick, params, labels)
+    request = Request(experiment, lab, device, quick, params, checked_labels(name=name, tags=tuple(tags)))
     with Store() as store:
         reconcile(store)
         prepared = prepare(request, capture_environment())
@@ -82,29 +304,27 @@ def run(
 
 def _follow(store: Store, run: ExperimentRun, job: Job, progress: bool | ProgressTaker) -> None:
     """Say how far it is until its child ends."""
-    is_seen = sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules)
-    show = progress if callable(progress) else _line(run.experiment) if progress and is_seen else None
-    last = run.progress
+    is_line = progress is True and (sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules))
+    said = run.progress
     while job.child.poll() is None:
         with suppress(TimeoutExpired):
             job.child.wait(LOOK_SECONDS)
         with suppress(StoreFailed):  # the run goes on, and keeps what it measures
             known = store.run(run.id).progress
-            if show is not None and (known.fraction, known.message) != (last.fraction, last.message):
-                show(known.fraction, known.message)
-            last = known
-    if show is not None and not callable(progress):
-        sys.stderr.write("\r\x1b[K")
+            if (known.fraction, known.message) != (said.fraction, said.message):
+                if callable(progress):
+                    progress(known.fraction, known.message)
+                elif is_line:
+                    _write_line(f"{run.experiment} {known.fraction:4.0%} {known.message[:60]}")
+            said = known
+    if is_line:
+        _write_line("")
 
 
-def _line(experiment: str) -> ProgressTaker:
-    """One line on stderr, written again and again, as terminals and notebooks show it."""
-
-    def show(fraction: float, message: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{experiment} {fraction:4.0%} {message[:60]}")
-        sys.stderr.flush()
-
-    return show
+def _write_line(text: str) -> None:
+    """Write the line on stderr again, as terminals and notebooks show it."""
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
 
 
 def open(run: str | Path) -> Run:
@@ -157,16 +377,8 @@ def runs(
         BadInput: the file is no bundle.
         StoreFailed: the database cannot be read.
     """
-    wanted = Wanted(
-        experiment=experiment,
-        lab=lab,
-        status=status,
-        host=host,
-        tags=(tag,) if isinstance(tag, str) else tag,
-        search=search,
-        baseline=baseline,
-        recordings=recordings,
-    )
+    wanted = Wanted(experiment=experiment, lab=lab, status=status, host=host, search=search, baseline=baseline)
+    wanted |= {"tags": (tag,) if isinstance(tag, str) else tag, "recordings": recordings}
     if file is not None:
         path = Path(file).absolute()
         with open_bundle(path) as bundle:
@@ -177,22 +389,106 @@ def runs(
         return Runs([Run(record) for record in store.each_run(**wanted)])
 
 
+Taken = Run | str | Path
+"""A run, or what :func:`open` takes."""
+
+
+class Comparison:
+    """The second side against the first; see ``pinscope compare``.
+
+    Attributes:
+        core: all of it, as :class:`pinscope.analysis.comparison.Comparison`.
+        verdict: the answer in one sentence.
+        machines: what differs in the machines and the software → on each side.
+        came: findings that all runs of the second side have, and none of the first; ``went``: the other way round.
+    """
+
+    def __init__(self, made: comparison.Comparison) -> None:
+        self.core, self.verdict = made, verdict_of(made)
+        self.machines = {key.title: (key.a, key.b) for key in made.machines.different}
+        self.came, self.went = made.came, made.went
+
+    def worse(self, than: float = 0.0) -> list[ComparedCell]:
+        """Cells that are worse by more than this share, and by more than chance: their whole interval lies beyond it.
+        The worst first."""
+        return [cell for cell in self.core.shown if cell.verdict == "worse" and _beyond(cell, than)]
+
+    def better(self, than: float = 0.0) -> list[ComparedCell]:
+        """Likewise those that are better, the best first."""
+        return [cell for cell in reversed(self.core.shown) if cell.verdict == "better" and _beyond(cell, than)]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A row for each figure of each cell that both sides have: its labels, both values in SI units, their ratio
+        (second over first) with its interval, and ``better``, ``worse``, ``same`` or ``unknown``."""
+        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
+
+        rows = [
+            {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
+            | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
+            for cell in self.core.cells
+        ]
+        return pd.DataFrame.from_records(rows)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a report (.html, .md, .json) to a file that is not there yet; the file.
+
+        Raises:
+            BadInput: no such format, no such folder, or there is such a file.
+        """
+        write_comparison(Path(path), Compared([self.core], []))
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return self._repr_markdown_()
+
+    def _repr_markdown_(self) -> str:
+        return render(Compared([self.core], []), ".md").decode()
+
+    def _repr_html_(self) -> str:
+        page = render(Compared([self.core], []), ".html").decode()
+        return PAGE.format(page=escape(page), title="Comparison")
+
+
+def _beyond(cell: ComparedCell, than: float) -> bool:
+    """Whether the end of the interval that is nearest to 1 is farther from it than this; of what is exact, the ratio
+    itself."""
+    if cell.ratio is None:  # from nothing to something, or the other way
+        return True
+    low, high = (cell.ratio if end is None else end for end in (cell.low, cell.high))
+    return low > 1 + than or high < 1 - than
+
+
+def compare(a: Taken | Iterable[Taken], b: Taken | Iterable[Taken]) -> Comparison:
+    """The second against the first: cells by their labels, lines of traces by their text, holders of timelines.
+
+    Args:
+        a: a run, or several that count together, which tell smaller differences.
+        b: likewise, set against the first.
+
+    Raises:
+        BadInput: runs of several experiments, the host model against a GPU, or a side without runs.
+    """
+    return Comparison(comparison.compare(_side("A", a), _side("B", b)))
+
+
+def _side(name: str, taken: Taken | Iterable[Taken]) -> Side:
+    runs = [taken] if isinstance(taken, Run | str | Path) else list(taken)
+    opened = (run if isinstance(run, Run) else open(run) for run in runs)
+    return Side(name, [measured_run(run.record, run.observations) for run in opened])
+
+
 @dataclass(frozen=True)
 class Plan(Answer):
     """What pinned memory will take, and whether that is safe; nothing is pinned.
 
     Attributes:
         plan: its amounts and prices, as ``pinscope plan --json`` writes them.
-        concluded: what follows.
+        reading: verdict, headline, tables and findings.
     """
 
     plan: planning.Plan
-    concluded: Reading
-
-    @property
-    def reading(self) -> Reading:
-        """Verdict, headline, tables and findings."""
-        return self.concluded
+    reading: Reading
 
     @property
     def safety(self) -> planning.Safety:

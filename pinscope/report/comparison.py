@@ -1,31 +1,36 @@
-"""Runs set against other runs: from ids, bundles and folders of bundles to comparisons; and these as tables, JSON,
-Markdown."""
+"""Runs set against other runs: from ids, bundles and folders of bundles to comparisons, and these as tables and files;
+baselines as files, and what a check says: lines, JSON and JUnit XML."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, cast
+from xml.etree import ElementTree as ET
 
-from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, compare
+from pydantic import ValidationError
+
+from pinscope.analysis.check import Baseline, Checked, Regression, regression_words
+from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, change_words, compare
+from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
-from pinscope.records.run import LAB_TITLES, Run, Table, table
+from pinscope.records.run import LAB_TITLES, Finding, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
+from pinscope.text import first_of
 from pinscope.units import format_change, format_precision, format_share, format_value
 
 if TYPE_CHECKING:  # bundles are compared without a database, which takes a third of a second to import
     from pinscope.store.store import Store
 
-MOST_IDS = 3
-"""Of a side that are named."""
 MOST_ROWS = 20
 """Of what differs, in a table."""
 FOREMOST = 4
@@ -70,29 +75,26 @@ def compare_runs(store: Store, sides: Sequence[Sequence[Run]]) -> Compared:
 def _compared(given: Sequence[Iterable[Measured]]) -> Compared:
     if not 2 <= len(given) <= len(ascii_uppercase):
         raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(given)} given)")
-    sides = [_by_kind(ascii_uppercase[number], runs) for number, runs in enumerate(given)]
-    ids = [measured.run.id for side in sides for of_kind in side.values() for measured in of_kind.runs]
+    named = [(name, measured) for name, runs in zip(ascii_uppercase, given, strict=False) for measured in runs]
+    ids = [measured.run.id for _, measured in named]
     if twice := [own for own in ids if ids.count(own) > 1]:
         raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
-    first, *others = sides
-    pairs = [(first[kind], other[kind]) for other in others for kind in first if kind in other]
-    if not pairs:
-        compare(next(iter(first.values())), next(iter(others[0].values())))  # says why they cannot be
-    left_out = [
-        f"{side.name} alone has {experiment} ({LAB_TITLES[lab]})"  # type: ignore[index]
-        for sides_of_kind in sides
-        for (experiment, lab), side in sides_of_kind.items()
-        if all((experiment, lab) not in other for other in sides if other is not sides_of_kind)
-    ]
-    return Compared([compare(*pair) for pair in pairs], left_out)
+    comparisons, left_out = list[Comparison](), list[str]()
+    kinds = grouped(named, lambda item: (item[1].run.experiment, item[1].run.lab))
+    for (experiment, lab), alike in kinds.items():
+        first, *others = _sides(alike)
+        if not others:
+            left_out.append(f"{first.name} alone has {experiment} ({LAB_TITLES[lab]})")
+        if first.name == ascii_uppercase[0]:
+            comparisons += [compare(first, other) for other in others]
+    if not comparisons:
+        sides = {side.name: side for side in _sides(named)}
+        compare(sides.get("A", Side("A", [])), sides.get("B", Side("B", [])))  # says why they cannot be
+    return Compared(comparisons, left_out)
 
 
-def _by_kind(name: str, runs: Iterable[Measured]) -> dict[tuple[str, str], Side]:
-    """Experiment and lab → the runs of it."""
-    kinds: dict[tuple[str, str], list[Measured]] = {}
-    for measured in runs:
-        kinds.setdefault((measured.run.experiment, measured.run.lab), []).append(measured)
-    return {kind: Side(name, of_kind) for kind, of_kind in kinds.items()}
+def _sides(named: Iterable[tuple[str, Measured]]) -> list[Side]:
+    return [Side(name, [measured for _, measured in own]) for name, own in grouped(named, lambda item: item[0]).items()]
 
 
 def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
@@ -100,16 +102,13 @@ def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
     parts = [name] if Path(name).exists() else name.split(",")
     for part in filter(None, parts):
         path = Path(part)
-        if path.is_dir():
-            files = sorted(path.glob(f"*{SUFFIX}"))
-            if not files:
-                raise BadInput(f"{part} has no bundle (*{SUFFIX})")
-        elif path.suffix == SUFFIX or path.is_file():
-            files = [path]
-        else:
+        if path.suffix != SUFFIX and not path.exists():
             run = store().run(part)
             yield measured_run(run, store().observations(run.id))
             continue
+        files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+        if not files:
+            raise BadInput(f"{part} has no bundle (*{SUFFIX})")
         for file in files:
             with open_bundle(file, whole=False) as bundle:
                 yield from (measured_run(run, rows) for run, rows in bundle.items())
@@ -118,40 +117,102 @@ def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
 # As tables
 
 
-def machine_table(comparison: Comparison) -> Table:
-    """What differs in the machines, and in the parameters of the runs."""
-    machine = [(key.title, key.a, key.b) for key in comparison.machines.different]
-    settings = [(f"parameter {name}", *values) for name, values in comparison.settings.items()]
-    a, b = comparison.a.name, comparison.b.name
-    return table("What differs", {"key": "text", a: "text", b: "text"}, [*machine, *settings])
-
-
-def same_words(comparison: Comparison) -> str:
-    """What both machines have in common: the first of it by name, of the rest how many."""
-    same = comparison.machines.same
+def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
+    """The sides, and what differs in their machines and in the parameters of their runs; of what both have in common
+    the first by name, and how many more."""
+    a, b, same = comparison.a, comparison.b, comparison.machines.same
+    yield _texts("Sides", ("side", "runs"), [(side.name, _side_words(side)) for side in (a, b)])
+    different = [(key.title, key.a, key.b) for key in comparison.machines.different]
+    different += [(f"parameter {name}", *values) for name, values in comparison.settings.items()]
+    yield _texts("What differs", ("key", a.name, b.name), different)
     named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
     unknown = len(comparison.machines.unknown)
     words = f"The same: {', '.join(named)} and {len(same) - len(named)} more"
-    return words + (f"; not recorded on one side: {unknown}" if unknown else "")
+    yield words + (f"; not recorded on one side: {unknown}" if unknown else "")
+    if everything:
+        yield _texts("The same on both sides", ("key", "both"), same.items())
 
 
-def cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell]) -> Table:
+def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    return table(title, dict.fromkeys(columns, "text"), rows)
+
+
+def _side_words(side: Side) -> str:
+    """Which runs a side is, where and when they were made."""
+    runs = [measured.run for measured in side.runs]
+    ids = first_of([run.name or run.id for run in runs])
+    places = ", ".join(dict.fromkeys(map(place, runs)))
+    made = sorted(run.created_at for run in runs)
+    days = dict.fromkeys(f"{moment:%Y-%m-%d %H:%M}" for moment in (made[0], made[-1]))
+    return f"{ids} · {places} · {' to '.join(days)}"
+
+
+def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
+    """Which cells differ, how many do not, and findings that came and went."""
+    a, b, firsts = comparison.a.name, comparison.b.name, comparison.firsts
+    is_experiment = comparison.a.runs[0].run.kind == "experiment"
+    shown = comparison.cells if everything else comparison.shown
+    yield from _cells(comparison, "What is better and worse", [cell for cell in shown if cell.is_first], everything)
+    yield _counted_words(comparison)
+    gain = comparison.mean_gain
+    if gain is not None and is_experiment:
+        mean = f"{format_share(abs(gain - 1))} {'better' if gain >= 1 else 'worse'}"
+        yield f"Geometric mean of {len(firsts):,} cells: {comparison.called[1]} is {mean}."
+    yield from _cells(comparison, "Further figures", [cell for cell in shown if not cell.is_first], everything)
+    if not everything:
+        once = [cell for cell in firsts if cell.verdict == "unknown"]
+        once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
+        yield _cells_table(comparison, "Measured once: not told from chance", once[:MOST_ROWS])
+    if everything or not is_experiment:
+        lone = [
+            (cell.words, b if cell.is_new else a, format_value(cell.amount, cell.value.unit))
+            for cell in comparison.alone
+        ]
+        yield _texts("On one side only", ("cell", "on", "figure"), lone)
+    changes = [(word, finding.title) for word, some in _findings(comparison).items() for finding in some]
+    yield _texts("Findings that came and went", ("change", "finding"), changes)
+    yield NOTE
+
+
+def _findings(comparison: Comparison) -> dict[str, Sequence[Finding]]:
+    return {"went": comparison.went, "came": comparison.came}
+
+
+def _counted_words(comparison: Comparison) -> str:
+    """``▲ 5 better · ▼ 1 worse · ~ 242 the same · ? 3 measured once``, and what one side alone has."""
+    words = {"better": "better", "worse": "worse", "same": "the same", "unknown": "not known: measured once"}
+    known = ((sign, comparison.counts[verdict], words[verdict]) for verdict, sign in SIGNS.items())
+    counts = [f"{sign} {count:,} {word}" for sign, count, word in known if count]
+    sides = zip((comparison.a, comparison.b), comparison.alone_counts, strict=True)
+    return " · ".join([*counts, *(f"{count:,} on side {side.name} only" for side, count in sides if count)])
+
+
+def _cells(
+    comparison: Comparison, title: str, cells: Sequence[ComparedCell], everything: bool
+) -> Iterator[Table | str]:
+    """All of them; or of many the worst and the best, and how many more there are."""
+    hidden = 0 if everything else max(len(cells) - MOST_ROWS, 0)
+    half = MOST_ROWS // 2
+    yield _cells_table(comparison, title, [*cells[:half], *cells[-half:]] if hidden else cells)
+    if hidden:
+        yield f"{hidden:,} more differ."
+
+
+def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell]) -> Table:
     """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title."""
-    a, b = comparison.a.name, comparison.b.name
     figures = list(dict.fromkeys(cell.value.title for cell in cells))
-    several = ("figure",) if len(figures) > 1 else ()
+    is_single = len(figures) == 1
     rows = [
         (
-            cell.words or "all",
-            *([cell.value.title] if several else []),
+            cell.words if is_single else cell.full_words,
             *(side_text(side, cell.value.unit) for side in (cell.a, cell.b)),
             f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
         for cell in cells
     ]
-    heading = title if several or not figures else f"{title}: {figures[0]}"
-    return table(heading, dict.fromkeys(("cell", *several, a, b, "change", "interval"), "text"), rows)
+    columns = ("cell", comparison.a.name, comparison.b.name, "change", "interval")
+    return _texts(f"{title}: {figures[0]}" if is_single else title, columns, rows)
 
 
 def side_text(figure: Pooled, unit: str) -> str:
@@ -166,172 +227,51 @@ def foremost(comparison: Comparison) -> Sequence[ComparedCell]:
     return [*differing[:half], *differing[half:][-half:]] or comparison.firsts[:FOREMOST]
 
 
-def alone_table(comparison: Comparison) -> Table:
-    """Cells of one side only."""
-    rows = [
-        (cell.words, (comparison.a if cell.first else comparison.b).name, format_value(cell.value, cell.unit))
-        for cell in comparison.alone
-    ]
-    return table("On one side only", {"cell": "text", "on": "text", "figure": "text"}, rows)
-
-
-def findings_table(comparison: Comparison) -> Table:
-    """Findings that came and went."""
-    rows = [
-        *(("went", finding.title) for finding in comparison.went),
-        *(("came", finding.title) for finding in comparison.came),
-    ]
-    return table("Findings that came and went", {"change": "text", "finding": "text"}, rows)
-
-
-def counted_words(comparison: Comparison) -> str:
-    """``▲ 5 better · ▼ 1 worse · ~ 242 the same · ? 3 measured once``, and what one side alone has."""
-    words = {"better": "better", "worse": "worse", "same": "the same", "unknown": "not known: measured once"}
-    counts = [
-        f"{SIGNS[verdict]} {comparison.counts[verdict]:,} {words[verdict]}"
-        for verdict in SIGNS
-        if comparison.counts[verdict]
-    ]
-    sides = zip((comparison.a, comparison.b), comparison.alone_counts, strict=True)
-    return " · ".join([*counts, *(f"{count:,} on side {side.name} only" for side, count in sides if count)])
-
-
-def mean_words(comparison: Comparison) -> str:
-    """The geometric mean over all cells; empty where there is none."""
-    gain = comparison.geometric_mean
-    if gain is None or not _is_experiment(comparison):
-        return ""
-    word = "better" if gain >= 1 else "worse"
-    words = f"{comparison.called[1]} is {format_share(abs(gain - 1))} {word}"
-    return f"Geometric mean of {len(comparison.firsts):,} cells: {words}."
-
-
-def _is_experiment(comparison: Comparison) -> bool:
-    return comparison.a.runs[0].run.kind == "experiment"
-
-
-def side_words(side: Side) -> str:
-    """Which runs a side is, where and when they were made."""
-    runs = [measured.run for measured in side.runs]
-    ids = ", ".join(run.name or run.id for run in runs[:MOST_IDS])
-    ids += f" and {len(runs) - MOST_IDS} more" if len(runs) > MOST_IDS else ""
-    places = ", ".join(dict.fromkeys(map(place, runs)))
-    made = sorted(run.created_at for run in runs)
-    days = dict.fromkeys(f"{moment:%Y-%m-%d %H:%M}" for moment in (made[0], made[-1]))
-    return f"{ids} · {places} · {' to '.join(days)}"
-
-
-def _cells(
-    comparison: Comparison, title: str, cells: Sequence[ComparedCell], everything: bool
-) -> Iterator[Table | str]:
-    shown = cells if everything else _most(cells)
-    yield cells_table(comparison, title, shown)
-    if hidden := len(cells) - len(shown):
-        yield f"{hidden:,} more differ."
-
-
-def _most(cells: Sequence[ComparedCell]) -> Sequence[ComparedCell]:
-    """Of many the worst and the best."""
-    half = MOST_ROWS // 2
-    return cells if len(cells) <= MOST_ROWS else [*cells[:half], *cells[-half:]]
-
-
-def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """The sides, and what differs in their machines."""
-    sides = [(side.name, side_words(side)) for side in (comparison.a, comparison.b)]
-    yield table("Sides", {"side": "text", "runs": "text"}, sides)
-    yield machine_table(comparison)
-    yield same_words(comparison)
-    if everything:
-        yield table("The same on both sides", {"key": "text", "both": "text"}, comparison.machines.same.items())
-
-
-def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """Which cells differ, how many do not, and findings that came and went."""
-    firsts, further = comparison.firsts, [cell for cell in comparison.shown if not cell.is_first]
-    differing = [cell for cell in firsts if cell.differs]
-    yield from _cells(comparison, "What is better and worse", firsts if everything else differing, everything)
-    yield counted_words(comparison)
-    yield mean_words(comparison)
-    others = [cell for cell in comparison.cells if not cell.is_first] if everything else further
-    yield from _cells(comparison, "Further figures", others, everything)
-    if not everything:
-        once = [cell for cell in firsts if cell.verdict == "unknown"]
-        once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
-        yield cells_table(comparison, "Measured once: not told from chance", once[:MOST_ROWS])
-    if everything or not _is_experiment(comparison):
-        yield alone_table(comparison)
-    yield findings_table(comparison)
-    yield NOTE
-
-
 # As documents
 
 
 def comparison_document(compared: Compared) -> dict[str, Any]:
     """``{"format", "comparisons", "left_out"}``: values in SI units, named beside them. Later versions may add keys."""
-    return {
-        "format": FORMAT,
-        "comparisons": [comparison_object(comparison) for comparison in compared.comparisons],
-        "left_out": list(compared.left_out),
-    }
+    comparisons = [comparison_object(comparison) for comparison in compared.comparisons]
+    return {"format": FORMAT, "comparisons": comparisons, "left_out": list(compared.left_out)}
 
 
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """One comparison of the document."""
-    machines = comparison.machines
-    first, second = comparison.alone_counts
+    a, b, machines = comparison.a, comparison.b, comparison.machines
+    alone = zip(("a_only", "b_only"), comparison.alone_counts, strict=True)
     return {
         "experiment": comparison.experiment,
-        "lab": comparison.a.runs[0].run.lab,
-        "sides": [
-            {"name": side.name, "runs": [measured.run.id for measured in side.runs]}
-            for side in (comparison.a, comparison.b)
-        ],
+        "lab": a.runs[0].run.lab,
+        "sides": [{"name": side.name, "runs": [measured.run.id for measured in side.runs]} for side in (a, b)],
         "verdict": verdict_of(comparison),
         "same_machine": machines.is_one_machine,
-        "machine_differences": [asdict(key) for key in machines.different],
-        "machine_same": dict(machines.same),
-        "machine_unknown": list(machines.unknown),
-        "parameter_differences": {name: list(values) for name, values in comparison.settings.items()},
-        "counts": {**{verdict: comparison.counts[verdict] for verdict in SIGNS}, "a_only": first, "b_only": second},
-        "geometric_mean_gain_ratio": comparison.geometric_mean,
+        "machine_differences": [vars(key) for key in machines.different],
+        "machine_same": machines.same,
+        "machine_unknown": machines.unknown,
+        "parameter_differences": comparison.settings,
+        "counts": {verdict: comparison.counts[verdict] for verdict in SIGNS} | dict(alone),
+        "geometric_mean_gain_ratio": comparison.mean_gain,
         "groups": [
-            {
-                "verdict": group.verdict,
-                "conditions": list(group.conditions),
-                "cells": len(group.cells),
-                "of": group.of,
-                "change_share": group.change if math.isfinite(group.change) else None,
-            }
+            {"verdict": group.verdict, "conditions": group.conditions, "cells": len(group.cells), "of": group.of}
+            | {"change_share": group.change if math.isfinite(group.change) else None}
             for group in comparison.groups
         ],
-        "cells": [_cell_document(cell) for cell in comparison.cells],
+        "cells": [
+            {"labels": cell.labels, "figure": cell.figure, "unit": cell.value.unit, "better": cell.value.better}
+            | {"first": cell.is_first, "a": vars(cell.a), "b": vars(cell.b), "ratio": cell.ratio}
+            | {"low": cell.low, "high": cell.high, "verdict": cell.verdict}
+            for cell in comparison.cells
+        ],
         "only": [
-            {"side": (comparison.a if cell.first else comparison.b).name, "labels": dict(cell.labels)}
-            | {"figure": cell.figure, "unit": cell.unit, "value": cell.value}
+            {"side": (b if cell.is_new else a).name, "labels": cell.labels, "figure": cell.figure}
+            | {"unit": cell.value.unit, "value": cell.amount}
             for cell in comparison.alone
         ],
         "findings": {
-            key: [{"rule": finding.rule, "title": finding.title} for finding in findings]
-            for key, findings in (("came", comparison.came), ("went", comparison.went))
+            change: [{"rule": finding.rule, "title": finding.title} for finding in some]
+            for change, some in _findings(comparison).items()
         },
-    }
-
-
-def _cell_document(cell: ComparedCell) -> dict[str, Any]:
-    return {
-        "labels": dict(cell.labels),
-        "figure": cell.figure,
-        "unit": cell.value.unit,
-        "better": cell.value.better,
-        "first": cell.is_first,
-        "a": asdict(cell.a),
-        "b": asdict(cell.b),
-        "ratio": cell.ratio,
-        "low": cell.low,
-        "high": cell.high,
-        "verdict": cell.verdict,
     }
 
 
@@ -358,12 +298,111 @@ def render(compared: Compared, suffix: str) -> bytes:
     if suffix not in SUFFIXES:
         raise BadInput(f"the suffix tells the format of a comparison; there are: {', '.join(SUFFIXES)}")
     if suffix == ".json":
-        return render_json(compared)
+        return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()
     kind = "markdown" if suffix == ".md" else "html"
     room = import_module(f"pinscope.report.{kind}")  # by name: Jinja and Plotly take a fifth of a second
     return cast("bytes", getattr(room, f"comparison_{kind}")(compared))
 
 
-def render_json(compared: Compared) -> bytes:
-    """The document as a file's content."""
-    return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()
+# Baselines and checks
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    """Write it to a file that is not there yet, a cell a line: so that version control shows which one changed."""
+    write_new(path, (part.encode() for part in _parts(baseline)))
+
+
+def _parts(baseline: Baseline) -> Iterator[str]:
+    yield f'{{\n"format": {baseline.format},\n"experiments": ['
+    for number, kept in enumerate(baseline.experiments):
+        document = kept.model_dump(mode="json")
+        cells = document.pop("cells")
+        head = json.dumps(document, indent=1, ensure_ascii=False)
+        yield f'{"," if number else ""}\n{head[:-2]},\n "cells": [\n'
+        yield ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in cells)
+        yield "\n ]\n}"
+    yield "\n]\n}\n"
+
+
+def read_baseline(path: Path) -> Baseline:
+    """A file that :func:`write_baseline` wrote.
+
+    Raises:
+        BadInput: it is none, or cannot be read.
+    """
+    try:
+        return Baseline.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadInput(f"{path} is no baseline of pinscope check ({where}: {first['msg']})") from None
+
+
+def regression_lines(result: Checked) -> list[str]:
+    """A line of each that is worse."""
+    return [
+        f"{result.comparison.experiment}: {_where(worse)}: {regression_words(worse)}" for worse in result.regressions
+    ]
+
+
+def _where(worse: Regression) -> str:
+    return worse.words if worse.is_first else worse.full_words
+
+
+def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
+    """``{"format", "passed", "experiments"}``; later versions may add keys."""
+    experiments = []
+    for result in checked:
+        comparison = comparison_object(result.comparison)
+        regressions = [
+            {"line": line, "labels": worse.labels, "figure": worse.figure, "ratio": getattr(worse, "ratio", None)}
+            for line, worse in zip(regression_lines(result), result.regressions, strict=True)
+        ]
+        experiments.append(
+            {"experiment": comparison["experiment"], "regressions": regressions, "not_again": result.once}
+            | {"comparison": comparison}
+        )
+    passed = not any(result.regressions for result in checked)
+    return {"format": FORMAT, "passed": passed, "experiments": experiments}
+
+
+def junit(checked: Sequence[Checked]) -> bytes:
+    """JUnit XML: a suite an experiment, a case a cell; what is worse is a failure of its own.
+
+    A cell that would not show the tolerance is skipped.
+    """
+    root = ET.Element("testsuites", name="pinscope check")
+    for result in checked:
+        name, limit = result.comparison.experiment, change_words(result.tolerance)
+        suite = ET.SubElement(root, "testsuite", name=name)
+        cases = [(_where(worse), "failure", regression_words(worse)) for worse in result.regressions]
+        failing = {worse.key for worse in result.regressions}
+        for cell in (cell for cell in result.cells if cell.key not in failing):
+            why = f"{limit} more would not show: too few runs"
+            if cell.verdict == "unknown":
+                why = "measured once: not told from chance"
+            cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
+        for where, outcome, why in cases:
+            case = ET.SubElement(suite, "testcase", classname=name, name=where)
+            if outcome:
+                ET.SubElement(case, outcome, message=why)
+        outcomes = Counter(outcome for _, outcome, _ in cases)
+        suite.attrib |= {
+            "tests": str(len(cases)),
+            "failures": str(outcomes["failure"]),
+            "skipped": str(outcomes["skipped"]),
+        }
+    ET.indent(root)
+    return bytes(ET.tostring(root, "utf-8", xml_declaration=True)) + b"\n"
+
+
+RESULT_SUFFIXES = (".xml", ".json")
+"""Formats of what a check found: JUnit XML, and the document."""
+
+
+def write_result(path: Path, checked: Sequence[Checked]) -> None:
+    """Write what a check found to a file that is not there yet: .xml or .json."""
+    document = json.dumps(check_document(checked), ensure_ascii=False, allow_nan=False) + "\n"
+    write_new(path, [junit(checked) if path.suffix.lower() == ".xml" else document.encode()])

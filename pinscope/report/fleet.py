@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from pinscope.analysis.baseline import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.baseline import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
+from pinscope.analysis.check import FORMAT as BASELINE_FORMAT
+from pinscope.analysis.check import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
 from pinscope.analysis.comparison import change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
@@ -25,6 +24,7 @@ from pinscope.records.run import LabKind, Table, table
 from pinscope.report.write import csv_cell
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
+from pinscope.text import first_of
 from pinscope.units import format_value
 
 FORMAT = 1
@@ -110,7 +110,7 @@ def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
         rows.append([gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), state])
         rows[-1] += [value if math.isfinite(value) else None, gpu.runs[0]]
     columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
-    columns |= {fleet.figures[first].words: fleet.figures[first].value.unit, "newest run": "text"}
+    columns |= {fleet.figures[first].full_words: fleet.figures[first].value.unit, "newest run": "text"}
     left = max(len(order) - MOST_ROWS, 0)
     groups = "; ".join(f"{number}: {words}" for number, words in enumerate(fleet.groups[:4], start=1))
     note = f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else "")
@@ -123,9 +123,9 @@ def spread_table(fleet: Fleet) -> Table:
     for spread in fleet.spreads:
         figure = fleet.figures[spread.figure]
         names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
-        worse = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        worse = first_of(names)
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
-        rows.append([figure.words, spread.group + 1, spread.gpus, *quantiles, worse])
+        rows.append([figure.full_words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
     return table("Figures over the fleet", {**columns, "worse": "text"}, rows)
 
@@ -147,7 +147,7 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
 
 def _spread(fleet: Fleet, spread: Spread) -> dict[str, Any]:
     figure, (group, _, quantiles, gpus) = fleet.figures[spread.figure], spread
-    what = {"labels": dict(figure.labels), "figure": figure.name, "unit": figure.value.unit}
+    what = {"labels": dict(figure.labels), "figure": figure.figure, "unit": figure.value.unit}
     return {**what, "group": group, "gpus": gpus, "quantiles": quantiles}
 
 
@@ -179,7 +179,7 @@ def _csv(fleet: Fleet) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     gpus = _gpus(fleet)
-    writer.writerow([*gpus[0], *(fleet.figures[at].words for at in fleet.firsts)])
+    writer.writerow([*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)])
     for gpu, values in zip(gpus, fleet.values[:, fleet.firsts], strict=True):
         own = (csv_cell(" ".join(value) if isinstance(value, list) else value) for value in gpu.values())
         writer.writerow([*own, *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
@@ -188,12 +188,6 @@ def _csv(fleet: Fleet) -> bytes:
 
 TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
 """Suffix of a report → its media type."""
-
-
-def check_suffix(path: Path) -> None:
-    """Refuse a file of another format, before anything begins."""
-    if path.suffix.lower() not in TYPES:
-        raise BadInput(f"the suffix tells the format of a fleet's report; there are: {', '.join(TYPES)}")
 
 
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
@@ -221,12 +215,12 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
     chosen = [usual[step] for step in steps]
-    cells = defaultdict[str, dict[str, KeptFigure]](dict)
+    cells = defaultdict[Any, dict[str, KeptFigure]](dict)
     for at, figure in enumerate(fleet.figures):
         samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
         if kept := kept_figure(samples, figure.value.unit):
-            cells[figure.cell][figure.name] = kept
-    of_cell = {figure.cell: figure for figure in fleet.figures}
+            cells[figure.key][figure.figure] = kept
+    of_cell = {figure.key: figure for figure in fleet.figures}
     kept_cells = (KeptCell(kind=of_cell[of].kind, labels=of_cell[of].labels, figures=cells[of]) for of in cells)
     ids = tuple(fleet.gpus[place].runs[0] for place in chosen)
     bare = {"figure": None, "verdict": None, "attachments": (), "notes": ()}

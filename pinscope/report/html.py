@@ -61,7 +61,7 @@ def comparison_html(compared: Compared) -> bytes:
         report=comparison,
         verdict_of=verdict_of,
         draw=draw,
-        raw_data=_packed([comparison.render_json(compared)]),
+        raw_data=_packed([comparison.render(compared, ".json")]),
     )
     return b"".join(page)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.trend import Point, Trend, known_value, series_key, trend, verdict
+from pinscope.analysis.trend import Trend, known_value, series_key, verdict
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import find_reader, read_run, readers
 from pinscope.probes.environment import machine_id
@@ -19,29 +17,7 @@ FORMAT = 1
 """Version of the document; additive changes keep it."""
 
 
-@dataclass(frozen=True)
-class TrendOfRuns:
-    """A trend, and what is not in it.
-
-    Attributes:
-        trend: the figure over the series.
-        others: finished runs of the experiment that are of another series: machine, lab or parameters.
-        without: ids of runs of the series in which it is not known.
-    """
-
-    trend: Trend
-    others: int
-    without: Sequence[str]
-
-    @property
-    def left_out(self) -> str:
-        """Which runs say nothing of the figure, in words; empty where all do."""
-        more = f" and {len(self.without) - 3} more" if len(self.without) > 3 else ""
-        ids = ", ".join(self.without[:3])
-        return f"left out, as the figure is not known there: {ids}{more}" if ids else ""
-
-
-def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> TrendOfRuns:
+def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> Trend:
     """A figure over all finished runs that are like one.
 
     Args:
@@ -63,17 +39,21 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     runs = next((some for some in alike if series_key(some[0]) == key), None)
     if runs is None:
         raise BadInput(f"run {like} is no finished run of {experiment}")
-    chosen = [next((own for own in _headline(store, run, figure) if figure in (None, own.key)), None) for run in runs]
-    pairs = list(zip(runs, chosen, strict=True))
-    known = [(run, own, value) for run, own in pairs if own and (value := known_value(own)) is not None]
-    if not known:
-        if unknown := next(filter(None, reversed(chosen)), None):
-            raise BadInput(f"{unknown.name}: not known in any run of this series ({unknown.reason or 'no number'})")
+    chosen = [_figure(store, run, figure) for run in runs]
+    known = {run.id: value for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None}
+    newest = next((own for own in reversed(chosen) if own), None)
+    if newest is None:
         keys = ", ".join(figures(store, runs[-1]))
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {keys}")
-    course = trend(known[-1][1], [Point(run, value) for run, _, value in known])
-    without = [run.id for run, own in pairs if known_value(own) is None]
-    return TrendOfRuns(course, sum(map(len, alike)) - len(runs), without)
+    if not known:
+        raise BadInput(f"{newest.name}: not known in any run of this series ({newest.reason or 'no number'})")
+    return Trend(
+        newest,
+        [run for run in runs if run.id in known],
+        list(known.values()),
+        others=sum(map(len, alike)) - len(runs),
+        without=[run.id for run in runs if run.id not in known],
+    )
 
 
 def series(store: Store, experiment: str | None = None, recordings: bool = False) -> dict[str, list[list[Run]]]:
@@ -95,41 +75,31 @@ def figures(store: Store, run: Run) -> dict[str, str]:
     return known or ({run.figure.key: run.figure.name} if run.figure and run.figure.key else {})
 
 
-def _headline(store: Store, run: Run, key: str | None) -> Sequence[Quantity]:
-    """The first figure, which is stored with the run, where that is the one; else what is read of its rows."""
+def _figure(store: Store, run: Run, key: str | None) -> Quantity | None:
+    """The figure of that key, or the first: that which is stored with the run, where it is the one."""
     if run.figure is not None and key in (None, run.figure.key):
-        return (run.figure,)
-    return read_run(run, store.observations(run.id)).headline
+        return run.figure
+    headline = read_run(run, store.observations(run.id)).headline
+    return next((own for own in headline if key in (None, own.key)), None)
 
 
-def trend_document(runs: TrendOfRuns) -> dict[str, Any]:
+def trend_document(trend: Trend) -> dict[str, Any]:
     """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys."""
-    course = runs.trend
-    first = course.points[0].run
+    first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
-        "experiment": course.experiment,
-        "figure": course.figure.key,
-        "name": course.figure.name,
-        "unit": course.figure.unit,
+        "experiment": first.experiment,
+        "figure": trend.figure.key,
+        "name": trend.figure.name,
+        "unit": trend.figure.unit,
         "lab": first.lab,
         "host": first.environment.host,
-        "verdict": verdict(course),
-        "runs": [
-            {"id": point.run.id, "created_at": point.run.created_at.isoformat(), "value": point.value}
-            for point in course.points
-        ],
+        "verdict": verdict(trend),
+        "runs": [{"id": run.id, "created_at": run.created_at.isoformat(), "value": value} for run, value in pairs],
         "steps": [
-            {
-                "run": step.run.id,
-                "place": step.place,
-                "before": step.before,
-                "after": step.after,
-                "ratio": step.ratio,
-                "changed": [asdict(key) for key in step.changed],
-            }
-            for step in course.steps
+            {**vars(step), "run": step.run.id, "ratio": step.ratio, "changed": [vars(key) for key in step.changed]}
+            for step in trend.steps
         ],
-        "other_runs": runs.others,
-        "without_figure": list(runs.without),
+        "other_runs": trend.others,
+        "without_figure": trend.without,
     }

@@ -44,6 +44,9 @@ _HINDERING = (
     sqlite3.SQLITE_PROTOCOL,  # it tried again and again to work the log in, and could not
 )
 """What SQLite answers where a file, or the log beside it, cannot be written."""
+_LOG_HEADER_BYTES = 32
+"""A log of this size holds no change; a writer that was killed at its beginning leaves one, and SQLite, where it may
+not write, tries it for 10 s in vain (sqlite.org/fileformat.html, "The Write-Ahead Log")."""
 
 
 def with_sqlite_rules(engine: Engine) -> Engine:
@@ -118,14 +121,16 @@ def open_read_only(file: Path) -> sqlite3.Connection:
     """
     if not _size(file):
         return _empty()
-    try:
-        # With the log's index that a writer left or uses, the log is read too.
-        return _opened(f"{file.as_uri()}?mode=ro&readonly_shm=1")
-    except sqlite3.OperationalError as error:
-        if not hinders_writing(error):
-            raise
-    for changes in (file.with_name(f"{file.name}{suffix}") for suffix in ("-wal", "-journal")):
-        if _size(changes):
+    log = file.with_name(f"{file.name}-wal")
+    if _size(log) != _LOG_HEADER_BYTES:
+        try:
+            # With the log's index that a writer left or uses, the log is read too.
+            return _opened(f"{file.as_uri()}?mode=ro&readonly_shm=1")
+        except sqlite3.OperationalError as error:
+            if not hinders_writing(error):
+                raise
+    for changes in (log, file.with_name(f"{file.name}-journal")):
+        if _size(changes) > _LOG_HEADER_BYTES:
             raise StoreFailed(
                 f"database {file}: its last changes stand in {changes.name}, which cannot be read where nothing may be "
                 "written; copy both files to a folder of your own"

@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import starmap
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, func, insert, inspect, or_, select, update
-from sqlalchemy.dialects import sqlite
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
@@ -45,14 +45,9 @@ def row_of(run: Run) -> tuple[dict[str, Any], dict[str, str]] | None:
 
 
 class FigureTable:
-    """Writes figures. The texts that runs share are written once, each before a run that names it.
+    """Writes figures. The texts that runs share are written once, each before a run that names it."""
 
-    Args:
-        database: in which they belong.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self) -> None:
         self._there: set[str] = set()
 
     def keep_texts(self, connection: Connection, texts: Mapping[str, str]) -> None:
@@ -61,13 +56,13 @@ class FigureTable:
         new = [{"id": name, "document": text} for name, text in sorted(texts.items()) if name not in self._there]
         if not new:
             return
+        dialect = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+        added = dialect.insert(tables.SHARED_TEXTS).on_conflict_do_nothing()
         if connection.dialect.name == "sqlite":
-            connection.execute(sqlite.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
+            connection.execute(added, new)
         else:
-            from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - few databases are there
-
             with connection.engine.begin() as own:
-                own.execute(postgresql.insert(tables.SHARED_TEXTS).on_conflict_do_nothing(), new)
+                own.execute(added, new)
             self._there.update(texts)
 
     def keep(self, connection: Connection, run: Run) -> None:
@@ -102,17 +97,15 @@ def stored_figures(
         since: only those that began then or later.
     """
     columns = tables.FIGURES.c
-    gpu, latest = (
-        (columns.host, columns.machine, columns.device, columns.gpu),
-        (columns.created_at.desc(), columns.run_id),
-    )
-    ranked = select(tables.FIGURES, func.row_number().over(partition_by=gpu, order_by=latest).label("rank"))
+    gpu, latest = ("host", "machine", "device", "gpu"), (columns.created_at.desc(), columns.run_id)
+    rank = func.row_number().over(partition_by=[columns[name] for name in gpu], order_by=latest)
+    ranked = select(tables.FIGURES, rank.label("rank"))
     of_it = columns.experiment == experiment, columns.lab == lab
     if since is not None:
         ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
     inner = ranked.where(*of_it).subquery().c
     query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
-    order = (inner.host, inner.machine, inner.device, inner.gpu, inner.created_at.desc(), inner.run_id)
+    order = (*(inner[name] for name in gpu), inner.created_at.desc(), inner.run_id)
     shared = tables.SHARED_TEXTS.c
     named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
     with database.reading() as connection:
@@ -145,17 +138,16 @@ def experiments_with_figures(database: Database) -> Iterator[tuple[str, LabKind,
 
 def with_figures(database: Database, run: Run) -> Run:
     """A stored run as a bundle carries it: with its figures, where it has some."""
-    columns = tables.FIGURES.c
-    query = select(columns.content, tables.SHARED_TEXTS.c.document, columns.surroundings).where(
-        columns.run_id == run.id, tables.SHARED_TEXTS.c.id == columns.layout
+    columns, layout, around = tables.FIGURES.c, tables.SHARED_TEXTS.alias(), tables.SHARED_TEXTS.alias()
+    query = select(columns.content, layout.c.document, around.c.document).where(
+        columns.run_id == run.id, layout.c.id == columns.layout, around.c.id == columns.surroundings
     )
     with database.reading() as connection:
         row = connection.execute(query).one_or_none() if _are_kept(connection) else None
-        if row is None:
-            return run
-        shared = tables.SHARED_TEXTS.c
-        around = connection.scalar(select(shared.document).where(shared.id == row.surroundings))
+    if row is None:
+        return run
+    content, known, surrounding = row
     own = surroundings(run)
-    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(row.content, FLOAT))
-    facts = {key: text for key, text in json.loads(around or "{}").items() if key not in own}
-    return run.model_copy(update={"figures": RunFigures(layout=row.document, values=values, facts=facts)})
+    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(content, FLOAT))
+    facts = {key: text for key, text in json.loads(surrounding).items() if key not in own}
+    return run.model_copy(update={"figures": RunFigures(layout=known, values=values, facts=facts)})

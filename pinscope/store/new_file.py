@@ -24,13 +24,16 @@ def write_new(path: Path, content: Iterable[bytes]) -> None:
         file.writelines(content)
 
 
-def check_new(path: Path) -> None:
+def check_new(path: Path, *suffixes: str) -> None:
     """Refuse a file that could not be written at the end, before anything begins.
 
     Raises:
         PathExists: something of that name is there.
-        BadInput: there is no such folder, or it may not be written to or not be looked into.
+        BadInput: none of these suffixes, if any are given; there is no such folder, or it may not be written to or not
+            be looked into.
     """
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise BadInput(f"{path.name}: the suffix tells the format; there are: {', '.join(suffixes)}")
     _check_name(path)
     if not os.path.isdir(path.parent):  # noqa: PTH112 - false also where this user may not look
         raise BadInput(f"cannot write {path}: there is no folder {path.parent}, or it may not be looked into")

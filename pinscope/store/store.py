@@ -205,7 +205,7 @@ class Store(Database):
 
     def __init__(self, url: str | None = None, at_once: bool = True) -> None:
         super().__init__(url, at_once)
-        self.figures = FigureTable(self)
+        self.figures = FigureTable()
         self.presumed: dict[str, dict[str, Any]] = {}
         """Changes that runs are shown with though the database does not take them, until it says how they ended."""
 

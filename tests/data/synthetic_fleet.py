@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from pinscope.analysis.figures import NODE, Figure, named_figures
+from pinscope.analysis.comparison import CellFigure
+from pinscope.analysis.figures import NODE, named_figures
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
 from pinscope.experiments.bandwidth.experiment import EXPERIMENT
@@ -55,11 +56,11 @@ def base(experiment: str = "bandwidth") -> tuple[ExperimentRun, list[dict[str, A
     return run.model_copy(update={"recording": False, "figures": run_figures(run, rows)}), rows
 
 
-def is_pageable(figure: Figure) -> bool:
+def is_pageable(figure: CellFigure) -> bool:
     return figure.labels.get("memory") == "pageable"
 
 
-def levels(figures: Sequence[Figure]) -> tuple[np.ndarray, np.ndarray]:
+def levels(figures: Sequence[CellFigure]) -> tuple[np.ndarray, np.ndarray]:
     """Of each figure the standard deviation between hosts and between runs, relative."""
     hosts, runs = [], []
     for figure in figures:
@@ -76,11 +77,11 @@ def levels(figures: Sequence[Figure]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(hosts), np.array(runs)
 
 
-def slower(kind: str, figure: Figure) -> float:
+def slower(kind: str, figure: CellFigure) -> float:
     """How many times as long what a figure tells takes where a host is at fault."""
-    is_copy = "memory" in figure.labels or figure.name == "copy_bytes_per_second"
+    is_copy = "memory" in figure.labels or figure.figure == "copy_bytes_per_second"
     is_large = figure.labels.get("bytes", 2**30) >= 2**20 or not figure.labels.get("bytes")
-    is_touched = figure.name in ("touch_seconds", "total_seconds") and "touch" in str(figure.labels.get("strategy"))
+    is_touched = figure.figure in ("touch_seconds", "total_seconds") and "touch" in str(figure.labels.get("strategy"))
     if kind == "link":
         return 1.95 if is_copy and is_large and not is_pageable(figure) else 1.0
     if kind == "node":

@@ -58,12 +58,7 @@ def verdict(comparison: Comparison) -> str:
     if not host.differs:
         return f"No difference: at most {b} was pinned, {a} on side {comparison.a.name}."
     more = host.b.value > host.a.value
-    holders = [(cell.value, cell.labels["name"]) for cell in comparison.alone if cell.first != more and cell.labels]
-    holders += [
-        (abs(cell.b.value - cell.a.value), cell.labels["name"])
-        for cell in comparison.cells
-        if cell.labels and cell.is_first and (cell.b.value > cell.a.value) == more
-    ]
-    size, who = max(holders, default=(0.0, ""))
+    changes = ((change, cell) for change, cell in comparison.changes if cell.labels and (change > 0) == more)
+    size, who = max(((abs(change), cell.labels["name"]) for change, cell in changes), default=(0.0, ""))
     cause = f": {who} had {format_bytes(size)} {'more' if more else 'less'}" if size >= MUCH else ""
     return f"At most {b} was pinned instead of {a}{cause}."

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value
-from pinscope.analysis.comparison import Comparison, exact
+from pinscope.analysis.comparison import Comparison, LoneCell, exact
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, summarize
+from pinscope.text import shortened
 from pinscope.tracing.sites import WORTH, line_name
 from pinscope.tracing.trace.answer import lines_in
 from pinscope.tracing.trace.reading import Traced
@@ -76,44 +77,18 @@ def verdict(comparison: Comparison) -> str:
     seconds = f"{format_seconds(b)} instead of {format_seconds(a)}"
     if whole.verdict == "same" and a != b:
         return f"The traces do not tell the program's times apart: {seconds}."
-    changes = [change for change in _changes(comparison) if _fits(change, a, b)]
-    if not changes:
+    # Lines that are worth to be named, and go the way of the whole program.
+    lines = [(cost, line) for cost, line in comparison.changes if "text" in line.labels and abs(cost) >= WORTH * a]
+    lines = [(cost, line) for cost, line in lines if (cost < 0) == (b <= a)]
+    if not lines:
         return f"No line changed by more than a hundredth of the time: {seconds}."
-    first, *others = sorted(changes, key=lambda change: -abs(change.seconds))
-    alike = [other for other in others if other.word and other.word == first.word]
-    cost = format_seconds(abs(first.seconds + sum(other.seconds for other in alike)))
-    words = f"{first.words}{f' (and {len(alike)} more)' if alike else ''}"
-    if first.word:
-        words = f"{first.word} {'are' if alike else 'is'} {words}, which cost {cost}"
+    (cost, first), *others = sorted(lines, key=lambda item: -abs(item[0]))
+    words = f"{first.labels['file']} `{shortened(first.labels['text'], MOST_LETTERS)}`"
+    if isinstance(first, LoneCell):
+        alike = [cost for cost, line in others if isinstance(line, LoneCell)]
+        more = f" (and {len(alike)} more)" if alike else ""
+        which = f"{'New' if first.is_new else 'Gone'} {'are' if alike else 'is'}"
+        words = f"{which} {words}{more}, which cost {format_seconds(abs(cost + sum(alike)))}"
+    else:
+        words = f"{words} costs {format_seconds(first.b.value)} instead of {format_seconds(first.a.value)}"
     return f"{words}: the program takes {seconds}, {format_seconds(abs(a - b))} {'less' if b <= a else 'more'}."
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A line that costs so much more, or less; ``word``: whether it is gone, or new."""
-
-    seconds: float
-    words: str
-    word: str = ""
-
-
-def _fits(change: _Change, before: float, after: float) -> bool:
-    """Whether a change is worth to be named, and goes the way of the whole program."""
-    return abs(change.seconds) >= WORTH * before and (change.seconds < 0) == (after <= before)
-
-
-def _changes(comparison: Comparison) -> Iterator[_Change]:
-    for lone in comparison.alone:
-        if "text" in lone.labels:
-            yield _Change(
-                -lone.value if lone.first else lone.value, _line(lone.labels), "Gone" if lone.first else "New"
-            )
-    for cell in comparison.firsts:
-        if "text" in cell.labels and cell.verdict != "same":
-            costs = f"costs {format_seconds(cell.b.value)} instead of {format_seconds(cell.a.value)}"
-            yield _Change(cell.b.value - cell.a.value, f"{_line(cell.labels)} {costs}")
-
-
-def _line(labels: Mapping[str, str]) -> str:
-    text = labels["text"]
-    return f"{labels['file']} `{text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1] + '…'}`"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from pinscope.analysis.trend import LEAST_RUNS, Point, series_key, steps, trend, verdict
+from pinscope.analysis.trend import LEAST_RUNS, Trend, series_key, steps, verdict
 from pinscope.records.run import Run, quantity
 from tests.unit.store.runs import new_run
 
@@ -28,22 +28,22 @@ def run_with(driver: str) -> Run:
     return run.model_copy(update={"environment": run.environment.model_copy(update={"driver": driver})})
 
 
-def points(values: list[float], at: int) -> list[Point]:
-    """Runs of a machine whose driver was changed there."""
-    return [Point(run_with("580.1" if place < at else "590.2"), value) for place, value in enumerate(values)]
+def trend(values: list[float], at: int) -> Trend:
+    """Of a machine whose driver was changed there."""
+    return Trend(FIGURE, [run_with("580.1" if place < at else "590.2") for place in range(len(values))], values)
 
 
 def test_a_step_is_named_with_its_run_its_size_and_what_changed_there() -> None:
-    made = points(series(1, step=0.82), 20)
-    (step,) = trend(FIGURE, made[::-1]).steps
-    assert (step.place, step.run) == (20, made[20].run)
+    made = trend(series(1, step=0.82), 20)
+    (step,) = made.steps
+    assert (step.place, step.run) == (20, made.runs[20])
     assert step.ratio == pytest.approx(0.82, rel=0.01)
     assert [(key.key, key.a, key.b) for key in step.changed] == [("driver", "580.1", "590.2")]
-    assert "driver 580.1 → 590.2" in verdict(trend(FIGURE, made))
+    assert "driver 580.1 → 590.2" in verdict(made)
 
 
 def test_a_change_of_the_machine_alone_is_no_step() -> None:
-    found = trend(FIGURE, points(series(2), 20))
+    found = trend(series(2), 20)
     assert found.steps == []
     assert f"no step in {MANY} runs" in verdict(found)
 
@@ -65,7 +65,7 @@ def test_a_step_and_back_are_two() -> None:
 
 def test_few_runs_have_no_step() -> None:
     few = LEAST_RUNS - 1
-    found = trend(FIGURE, points(series(7, count=few, step=0.5, at=4), 4))
+    found = trend(series(7, count=few, step=0.5, at=4), 4)
     assert found.steps == []
     assert f"in {few} runs: it takes {LEAST_RUNS}" in verdict(found)
 
@@ -75,7 +75,7 @@ def test_nothing_or_less_is_a_figure_too() -> None:
 
 
 def test_equal_values_have_no_step() -> None:
-    found = trend(FIGURE, points([1.0] * 12, 99))
+    found = trend([1.0] * 12, 99)
     assert found.steps == []
 
 

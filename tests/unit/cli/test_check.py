@@ -33,6 +33,8 @@ def test_another_machine_is_refused_with_3_and_every_key_unless_it_is_allowed(
     refused = capsys.readouterr().err
     assert "GPU NVIDIA H200 → NVIDIA H100 80GB HBM3" in refused
     assert refused.endswith("--other-machine checks all the same\n")
+    assert main(["check", baseline]) == 3
+    assert "machine" in capsys.readouterr().err  # before anything runs
 
 
 def test_what_is_worse_ends_with_1_and_a_line_each(
@@ -56,7 +58,7 @@ def test_what_is_worse_ends_with_1_and_a_line_each(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["-o", "result.txt"], ".xml (JUnit), .json"),
+        (["-o", "result.txt"], ".xml, .json"),
         (["--tolerance", "much"], "much"),
         (["--only", "pinned"], "LABEL=VALUE"),
         (["--only", "colour=red", "--runs", H200], "no label 'colour'"),

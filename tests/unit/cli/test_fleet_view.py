@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.cli.main import main
-from pinscope.report.baseline import read_baseline
+from pinscope.report.comparison import read_baseline
 from pinscope.report.fleet import read_fleet, render
 from pinscope.store.recordings import recorded_observations
 from pinscope.store.store import Store

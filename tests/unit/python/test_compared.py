@@ -9,7 +9,7 @@ import pytest
 import pinscope
 from pinscope.analysis.comparison import compare
 from pinscope.errors import BadInput
-from pinscope.python.compared import Comparison
+from pinscope.python.session import Comparison
 from tests.data.simulated_runs import Host
 
 H200, H100 = pinscope.runs("bandwidth", recordings=True)[:2]

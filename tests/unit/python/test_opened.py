@@ -17,7 +17,7 @@ from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput, PathExists
 from pinscope.experiments.registry import cells_of
-from pinscope.python.opened import Figure
+from pinscope.python.session import Figure
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.facts import open_document
 from pinscope.report.html import CONTENT_SECURITY_POLICY

@@ -8,10 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pinscope.analysis.baseline import Baseline, baseline_of
-from pinscope.analysis.check import Checked, check
+from pinscope.analysis.check import Baseline, Checked, baseline_of, check
 from pinscope.errors import BadInput, PathExists
-from pinscope.report.baseline import check_document, read_baseline, write_baseline, write_result
+from pinscope.report.comparison import check_document, read_baseline, write_baseline, write_result
 from tests.data.simulated_runs import Host, as_it_is
 
 

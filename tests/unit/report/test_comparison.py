@@ -83,6 +83,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(store: Store) -> None:
         ([H100, H100], BadInput, "is there twice"),
         ([f"{H100},{H100}", H200], BadInput, "twice"),
         ([H100, IDS["page_tables-h200"]], BadInput, "pinning_strategy and page_tables"),
+        ([H100, ","], BadInput, "B has no run that can be compared"),
         ([H100, "nothing"], UnknownName, "no run 'nothing'"),
         ([H100, "nothing.pinscope"], BadBundle, "No such file"),
         ([H100, str(Path(__file__))], BadBundle, "not a PinScope bundle"),

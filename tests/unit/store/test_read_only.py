@@ -191,6 +191,16 @@ def test_changes_in_a_log_without_its_index_are_not_passed_over(tmp_path: Path) 
         open_read_only(tmp_path / "x.db")
 
 
+def test_a_log_that_only_began_hides_nothing(tmp_path: Path) -> None:
+    """As a writer leaves it that was killed before it had stored anything; faults/test_io_errors found it."""
+    with Store(f"sqlite:///{tmp_path}/x.db") as store:
+        store.add(new_run("r", status="done"))
+    leave_log(tmp_path / "x.db", with_index=False)
+    os.truncate(tmp_path / "x.db-wal", 32)
+    with closing(open_read_only(tmp_path / "x.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+
+
 def test_where_no_database_can_be_made_the_recordings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "no"))

@@ -35,6 +35,8 @@ from pinscope.analysis.check import TOLERANCE
 from pinscope.analysis.comparison import CellFigure, ComparedCell, Comparison, Pooled, Side
 from pinscope.analysis.figures import FINDING, NODE, named_figures
 from pinscope.analysis.machine_keys import MachineKeys, key_title
+from pinscope.errors import BadInput
+from pinscope.records.run import LAB_TITLES, LabKind
 
 FALSE_SHARE = 0.02
 """Of the GPUs that are blamed."""
@@ -99,17 +101,13 @@ class Gpu(NamedTuple):
     """One GPU, or a machine without one.
 
     Attributes:
-        host, device, gpu: as of :class:`FleetRun`.
-        tags: of its newest run.
+        newest: of its runs.
         runs: ids, the newest first.
         group: number of those that it is held against.
         facts: of its surroundings.
     """
 
-    host: str
-    device: int
-    gpu: str
-    tags: Sequence[str]
+    newest: FleetRun
     runs: Sequence[str]
     group: int
     facts: Mapping[str, str]
@@ -117,15 +115,21 @@ class Gpu(NamedTuple):
     @property
     def words(self) -> str:
         """Its host, and its number there."""
-        return f"{self.host} GPU {self.device}" if self.gpu else self.host
+        return f"{self.newest.host} GPU {self.newest.device}" if self.newest.gpu else self.newest.host
+
+    @property
+    def tags(self) -> list[str]:
+        """Of its newest run."""
+        return self.newest.tags.split(",") if self.newest.tags else []
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its tags that are ``name=value``."""
+        return dict(tag.split("=", 1) for tag in self.tags if "=" in tag)
 
     def label(self, name: str) -> str | None:
-        """What stands behind ``name=`` in its tags, or such a key of its surroundings."""
-        if name == "host":
-            return self.host
-        begin = f"{name}="
-        tagged = (tag.removeprefix(begin) for tag in self.tags if tag.startswith(begin))
-        return next(tagged, self.facts.get(name))
+        """Its label of that name, or such a key of its surroundings, or its ``host``."""
+        return {**self.facts, **self.labels, "host": self.newest.host}.get(name)
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,12 @@ class Outlier:
         return f"{self.gpu.words}: {self.words}; {self.why_words}"
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """How a figure is spread over a group: least, lower quartile, median, upper quartile, most; of how many GPUs."""
 
     group: int
     figure: int
-    quantiles: tuple[float, ...]
+    quantiles: Sequence[float]
     gpus: int
 
 
@@ -187,7 +190,7 @@ class Fleet:
     """
 
     experiment: str
-    lab: str
+    lab: LabKind
     gpus: Sequence[Gpu]
     figures: Sequence[CellFigure]
     values: Floats
@@ -217,68 +220,41 @@ class Fleet:
     @cached_property
     def spreads(self) -> Sequence[Spread]:
         """Of the figures that stand for their cells, group by group."""
-        spreads = []
+        spreads, numbers = [], np.array([gpu.group for gpu in self.gpus])
         for group in range(len(self.groups)):
-            rows = [place for place, gpu in enumerate(self.gpus) if gpu.group == group]
-            ordered, counts = _sorted(self.values[np.ix_(rows, self.firsts)])
-            quantiles = np.stack([_at(ordered, counts, share) for share in (0, 0.25, 0.5, 0.75, 1)], axis=1)
-            spreads += [
-                Spread(group, place, tuple(map(float, quantiles[column])), int(counts[column]))
-                for column, place in enumerate(self.firsts)
-                if counts[column]
-            ]
+            for figure in self.firsts:
+                values = self.values[numbers == group, figure]
+                known = np.sort(values[np.isfinite(values)])
+                if len(known):
+                    at = (np.array((0, 0.25, 0.5, 0.75, 1)) * (len(known) - 1)).round().astype(int)
+                    spreads.append(Spread(group, figure, known[at].tolist(), len(known)))
         return spreads
 
-    def by_label(self, name: str) -> tuple[list[str], Floats]:
-        """What the label may be; of each the median of by how much its GPUs are worse, in :attr:`firsts`."""
-        places, of_size = defaultdict[str, list[int]](list), defaultdict[int, list[str]](list)
-        for place, gpu in enumerate(self.gpus):
-            if (label := gpu.label(name)) is not None:
-                places[label].append(place)
-        for label, some in places.items():
-            of_size[len(some)].append(label)
-        worse, medians = self.worse[:, self.firsts], dict[str, Floats]()
-        for size, labels in of_size.items():  # those of as many GPUs in one call
-            columns = worse[np.transpose([places[label] for label in labels])].reshape(size, -1)
-            medians |= zip(labels, _at(*_sorted(columns), 0.5).reshape(len(labels), -1), strict=True)
-        known = sorted(places, key=_natural)
-        return known, np.array([medians[label] for label in known]).reshape(len(known), len(self.firsts))
 
-
-def _natural(text: str) -> tuple[tuple[int, Any], ...]:
-    """r9 before r10."""
-    parts = "".join(sign if sign.isdigit() else f" {sign} " for sign in text).split()
-    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
-
-
-def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping[str, str]) -> Fleet:
+def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Mapping[str, str]) -> Fleet:
     """The fleet.
 
     Args:
         experiment, lab: of the runs.
         runs: the newest of each GPU, GPU by GPU, the newest first.
         texts: what their layouts and surroundings are, by name.
+
+    Raises:
+        BadInput: none has figures that can be read.
     """
     figures, columns = _columns({run.layout for run in runs}, texts)
     sizes = {layout: FLOAT.itemsize * len(of) for layout, of in columns.items()}
     readable = (run for run in runs if len(run.content) == sizes.get(run.layout, -1))
     by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
     if not by_gpu:
-        nothing = np.empty((0, 0), FLOAT)
-        return Fleet(experiment, lab, [], [], nothing, nothing, [], [], [])
+        raise BadInput(
+            f"no finished run of {experiment} on {LAB_TITLES[lab]}; there may be some of another lab (--lab)"
+        )
     known_as = [newest.surroundings for newest, *_ in by_gpu]
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
     group_of, groups = _groups(known_as, facts)
     gpus = [
-        Gpu(
-            own[0].host,
-            own[0].device,
-            own[0].gpu,
-            list(filter(None, own[0].tags.split(","))),
-            [run.run_id for run in own],
-            group_of[name],
-            facts[name],
-        )
+        Gpu(own[0], [run.run_id for run in own], group_of[name], facts[name])
         for own, name in zip(by_gpu, known_as, strict=True)
     ]
     signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], FLOAT)
@@ -286,15 +262,15 @@ def fleet_of(experiment: str, lab: str, runs: Sequence[FleetRun], texts: Mapping
         [_logs(by_gpu, number, columns, signs) for number in range(max(map(len, by_gpu)))]
     )
     numbers = np.array([gpu.group for gpu in gpus])
-    worse, far = np.empty_like(middles), [np.empty(0, FAR)]
+    worse, chances = np.empty_like(middles), np.ones(middles.shape, FLOAT)
     for number in range(len(groups)):
         rows = np.flatnonzero(numbers == number)
         usual, spread = _usual(middles[rows])
         worse[rows] = middles[rows] - usual
         if len(rows) >= LEAST_GROUP:
-            far.append(_far(rows, steady[rows] - usual, spread))
+            chances[rows] = _chances(steady[rows] - usual, spread)
     fleet = Fleet(experiment, lab, gpus, figures, np.exp(middles * signs), worse, groups, (), ())
-    return _judged(fleet, np.concatenate(far), repeated)
+    return _judged(fleet, chances, repeated)
 
 
 # Into one table
@@ -370,14 +346,8 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     return (steady + other) / 2, steady, repeated
 
 
-def _sorted(values: Floats) -> tuple[Floats, NDArray[np.int_]]:
-    """Each column ascending, what is not known last; and how many are known."""
-    ordered = np.sort(np.ascontiguousarray(values.T), axis=1)
-    return ordered, np.count_nonzero(np.isfinite(ordered), axis=1)
-
-
 def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
-    """What lies at that share of each column."""
+    """What lies at that share of each row, of which so many are known."""
     at = share * np.maximum(counts - 1, 0)
     columns = np.arange(len(ordered))
     return np.asarray((ordered[columns, np.floor(at).astype(int)] + ordered[columns, np.ceil(at).astype(int)]) / 2)
@@ -385,7 +355,8 @@ def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
 
 def _usual(middles: Floats) -> tuple[Floats, Floats]:
     """The median of each figure over the GPUs of a group, and the standard deviation that its better half shows."""
-    ordered, counts = _sorted(middles)
+    ordered = np.sort(np.ascontiguousarray(middles.T), axis=1)  # what is not known last
+    counts = np.count_nonzero(np.isfinite(ordered), axis=1)
     usual, spread = _at(ordered, counts, 0.5), np.full(middles.shape[1], LEAST_SPREAD)
     for share, deviations in DEPTHS:
         at = (usual - _at(ordered, counts, share)) / deviations
@@ -394,48 +365,36 @@ def _usual(middles: Floats) -> tuple[Floats, Floats]:
     return usual, spread
 
 
-FAR = np.dtype([("place", int), ("figure", int), ("chance", float)])
-"""A figure of a GPU that is far out: its places, and the chance that one of an ordinary GPU is."""
-
-
-def _far(rows: NDArray[np.int_], apart: Floats, spread: Floats) -> NDArray[Any]:
-    """Figures of a group that are worse by more than the tolerance, and than what ordinary GPUs are."""
-    freedom = max(len(rows) // 3 - 1, 1)  # the better half says how far they lie apart, less well than all would
-    at, figures = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(FLOAT))
-    t = apart[at, figures].astype(float) / spread[figures]
+def _chances(apart: Floats, spread: Floats) -> Floats:
+    """Of each GPU and figure of a group: the chance that an ordinary GPU is as far out; 1 of those that are worse by
+    less than the tolerance, or than what ordinary GPUs are."""
+    freedom = max(len(apart) // 3 - 1, 1)  # the better half says how far they lie apart, less well than all would
+    far = np.nonzero(apart > np.maximum(2 * spread, math.log1p(TOLERANCE)).astype(FLOAT))
+    t = apart[far].astype(float) / spread[far[1]]
     # Student's t as a normal deviate (Wallace, Annals of Mathematical Statistics 30, 1959).
     z = np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    far = np.empty(len(z), FAR)
-    far["place"], far["figure"] = rows[at], figures
-    far["chance"] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-300) for value in z.tolist()]
-    return far
+    chances = np.ones(apart.shape, FLOAT)
+    chances[far] = [max(math.erfc(value / math.sqrt(2)) / 2, 1e-30) for value in z.tolist()]
+    return chances
 
 
-def _out(far: NDArray[Any], cells: NDArray[np.int_], known: NDArray[np.bool_]) -> list[int]:
+def _out(chances: Floats, cells: NDArray[np.int_], known: NDArray[np.bool_]) -> list[int]:
     """Places of the GPUs that are out.
 
     Args:
-        far: what is far out.
+        chances: of each GPU and figure.
         cells: of each figure the number of its cell; those of a cell stand together.
         known: of each GPU and figure, whether there is one.
     """
-    if not len(far):
-        return []
-    begins = np.flatnonzero(np.diff(cells, prepend=-1))
-    counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1)
-    cell = cells[far["figure"]]
-    keys, of_key = np.unique(far["place"] * len(cells) + cell, return_inverse=True)
-    chances = np.ones(len(keys))  # the least of each GPU and cell
-    np.minimum.at(chances, of_key, far["chance"] * np.bincount(cells)[cell])
-    order = np.lexsort((chances, keys // len(cells)))
-    gpus, chances = keys[order] // len(cells), chances[order]
-    places, begins, numbers = np.unique(gpus, return_index=True, return_inverse=True)
-    rank, least = np.arange(len(gpus)) - begins[numbers], np.minimum(LEAST_CELLS, counts[gpus]) - 1
-    of_as_many = np.where(rank < least, 1.0, chances * (counts[gpus] - least) / np.maximum(rank - least + 1, 1))
-    return sorted(places[_least(np.minimum.reduceat(of_as_many, begins), len(known))].tolist())
+    begins, sizes = np.flatnonzero(np.diff(cells, prepend=-1)), np.bincount(cells)
+    of_cells = np.sort(np.minimum.reduceat(chances, begins, axis=1) * sizes, axis=1)
+    counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1, keepdims=True)
+    beyond = np.arange(1, len(sizes) + 1) - np.minimum(LEAST_CELLS, counts) + 1  # the least number of cells, from 1 on
+    of_as_many = of_cells * (counts - np.minimum(LEAST_CELLS, counts) + 1) / np.maximum(beyond, 1)
+    return sorted(_least(np.where(beyond < 1, 1.0, of_as_many).min(axis=1), len(known)).tolist())
 
 
-def _least(chances: Floats, tested: int) -> NDArray[np.int_]:
+def _least(chances: Floats, tested: int) -> NDArray[np.intp]:
     """Places of the chances, of so many, that are blamed, the least first (Benjamini & Hochberg)."""
     order = np.argsort(chances)
     under = np.flatnonzero(chances[order] <= FALSE_SHARE * np.arange(1, len(order) + 1) / tested)
@@ -445,18 +404,18 @@ def _least(chances: Floats, tested: int) -> NDArray[np.int_]:
 # What is said of an outlier
 
 
-def _judged(fleet: Fleet, far: NDArray[Any], repeated: NDArray[np.bool_]) -> Fleet:
+def _judged(fleet: Fleet, chances: Floats, repeated: NDArray[np.bool_]) -> Fleet:
     """The fleet with those that are blamed. ``repeated``: of each GPU and figure, whether there are enough runs."""
     numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.key for figure in fleet.figures))}
-    out = _out(far, np.array([numbers[figure.key] for figure in fleet.figures]), np.isfinite(fleet.worse))
+    out = _out(chances, np.array([numbers[figure.key] for figure in fleet.figures]), np.isfinite(fleet.worse))
     why = _why(fleet.gpus, out)
-    outliers = [_outlier(fleet, place, far[far["place"] == place], why[place]) for place in out]
+    outliers = [_outlier(fleet, place, chances[place], why[place]) for place in out]
     outliers.sort(key=lambda outlier: -outlier.change)
-    often = set(far["place"][repeated[far["place"], far["figure"]]].tolist())
+    often = np.any((chances < 1) & repeated, axis=1)
     return replace(
         fleet,
-        outliers=[outlier for outlier in outliers if outlier.place in often],
-        suspects=[outlier for outlier in outliers if outlier.place not in often],
+        outliers=[outlier for outlier in outliers if often[outlier.place]],
+        suspects=[outlier for outlier in outliers if not often[outlier.place]],
     )
 
 
@@ -488,11 +447,10 @@ def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
     return why
 
 
-def _outlier(fleet: Fleet, place: int, far: NDArray[Any], why: Why) -> Outlier:
-    """A GPU that is out, with what of it is ``far`` out."""
-    sure = _least(far["chance"], int(np.isfinite(fleet.worse[place]).sum()))
-    chosen = far["figure"][sure if len(sure) else [far["chance"].argmin()]].tolist()
-    out = sorted(chosen, key=lambda at: -fleet.worse[place, at])
+def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why) -> Outlier:
+    """A GPU that is out; ``chances``: of its figures."""
+    sure = _least(chances, int(np.isfinite(fleet.worse[place]).sum())).tolist() or [int(chances.argmin())]
+    out = sorted(sure, key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
         gpu=fleet.gpus[place],
@@ -500,7 +458,7 @@ def _outlier(fleet: Fleet, place: int, far: NDArray[Any], why: Why) -> Outlier:
         change=math.expm1(float(fleet.worse[place, out[0]])),
         words=_what(fleet, place, set(out)),
         why=why,
-        chance=float(far["chance"].min()),
+        chance=float(chances.min()),
     )
 
 

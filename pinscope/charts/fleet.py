@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.outliers import Fleet
 from pinscope.charts.marks import Chart, alt_text
+from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
 from pinscope.charts.theme import COLOURS, FRAME_PIXELS, template
-from pinscope.units import format_change, format_value
+from pinscope.units import format_change
 
 MOST_LABELS, MOST_TICKS = 60, 24
 """Rows of the map, those that are worst first; and figures that are written below it."""
 FULL = 0.25
 """A difference from which on a colour is full."""
-BINS = 60
+MOST_SPOTS = 100
+"""Of a figure's GPUs, of which each is drawn that is out."""
 MOST_SPREADS = 3
 """Figures whose spread is drawn."""
 
@@ -37,91 +37,76 @@ def figures_to_draw(fleet: Fleet) -> list[int]:
 
 
 def label_map(fleet: Fleet, label: str) -> Chart | None:
-    """Label by figure: by how much the GPUs are worse; ``None`` where no GPU has the label."""
-    names, worse = fleet.by_label(label)
-    if not names:
+    """Label by figure: by how much the GPUs are worse, the worst first; ``None`` where no GPU has the label."""
+    labels = [gpu.label(label) for gpu in fleet.gpus]
+    has = [place for place, name in enumerate(labels) if name is not None]
+    if not has:
         return None
-    with np.errstate(all="ignore"):
-        changes = np.expm1(worse)
-    rows = {name: row for row, name in enumerate(names)}
+    names, numbers = np.unique([str(labels[place]) for place in has], return_inverse=True)
+    order = np.argsort(numbers, kind="stable")
+    values, begins = fleet.worse[np.ix_(has, fleet.firsts)][order], np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    with np.errstate(invalid="ignore"):  # of a figure that no GPU of a label has
+        worse = np.add.reduceat(np.nan_to_num(values), begins) / np.add.reduceat(np.isfinite(values), begins, dtype=int)
     for outlier in fleet.outliers:
-        if (row := rows.get(outlier.gpu.label(label) or "")) is not None:
-            own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
-            changes[row] = np.fmax(changes[row], np.expm1(own))
-    worst = np.nanmax(np.where(np.isfinite(changes), changes, -1.0), axis=1)
+        own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
+        row = names == labels[outlier.place]
+        worse[row] = np.fmax(worse[row], own)
+    changes = np.expm1(worse)
+    worst = np.nan_to_num(changes, nan=-1.0).max(axis=1)
     worst_first = np.argsort(-worst, kind="stable")
-    drawn = sorted(worst_first[:MOST_LABELS])
+    drawn = worst_first[:MOST_LABELS]
     words = [fleet.figures[at].full_words for at in fleet.firsts]
     heat = go.Heatmap(
         x=words,
-        y=[names[row] for row in drawn],
+        y=names[drawn],
         z=changes[drawn],
         zmin=-FULL,
         zmax=FULL,
-        zmid=0.0,
         colorscale=[[0.0, COLOURS["intact"]], [0.5, "rgba(128,128,128,0.08)"], [1.0, COLOURS["corrupted"]]],
         showscale=False,
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {"showticklabels": len(words) <= MOST_TICKS, "ticks": "", "title": {"text": "Figures, one a cell"}}
-    labels = {"type": "category", "autorange": "reversed", "title": {"text": label}}
-    figure = _drawing([heat], 120 + 16 * len(drawn), {**figures, "showgrid": False}, {**labels, "showgrid": False})
-    ends = [
-        (names[row], f"{format_change(1 + worst[row])} worse" if worst[row] > 0 else "no worse")
-        for row in worst_first[:3]
-    ]
+    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
+    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}}
+    pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
+    figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": rows})
+    figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+    ends = [(str(names[row]), f"{format_change(1 + max(worst[row], 0.0))} worse") for row in drawn[:3]]
     left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(
         "labels",
         f"By {label}",
-        f"The median of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
+        f"The mean of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
         f"{FULL:.0%} on.{left}",
         figure,
         alt_text(f"Worst by {label}", ends),
     )
 
 
-def _drawing(traces: Sequence[Any], pixels: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any]) -> go.Figure:
-    """A figure of one panel; to be made whole takes a quarter of the time."""
-    layout = {"template": template(), "height": pixels + FRAME_PIXELS, "xaxis": xaxis, "yaxis": yaxis}
-    return go.Figure(traces, layout)
-
-
 def spread(fleet: Fleet, at: int) -> Chart:
-    """How many GPUs have which value of a figure, and who is out."""
-    drawn, values = fleet.figures[at], fleet.values[:, at]
-    known = values[np.isfinite(values)].astype(float)
-    counts, edges = np.histogram(known, BINS)
-    unit = drawn.value.unit
-    bars = go.Bar(
-        x=(edges[:-1] + edges[1:]) / 2,
-        y=counts,
-        width=np.diff(edges),
-        name="GPUs",
-        customdata=[f"{format_value(low, unit)} to {format_value(high, unit)}" for low, high in pairwise(edges)],
-        marker={"color": COLOURS["copy"]},
-        hovertemplate="%{customdata}: %{y} GPUs<extra></extra>",
+    """All GPUs by what they have of a figure, and who is out."""
+    drawn, values = fleet.figures[at], fleet.values[:, at].astype(float)
+    order = np.argsort(values)[: np.isfinite(values).sum()]  # what is not known comes last
+    ranks = dict(zip(order.tolist(), range(len(order)), strict=True))
+    some = order[np.linspace(0, len(order) - 1, min(MOST_SPOTS, len(order))).astype(int)].tolist()
+    out = [outlier.place for outlier in fleet.outliers if at in outlier.figures]
+    all_gpus, worse = (
+        [Spot(ranks[place], values[place], fleet.gpus[place].words) for place in places] for places in (some, out)
     )
-    out = [(of.gpu.words, float(values[of.place])) for of in fleet.outliers if at in of.figures]
-    marks = go.Scatter(
-        x=[value for _, value in out],
-        y=[1] * len(out),
-        mode="markers",
-        name="worse than others like them",
-        text=[name for name, _ in out],
-        marker={"color": COLOURS["corrupted"], "symbol": "triangle-down", "size": 11},
-        hovertemplate="%{text}<extra></extra>",
-    )
-    ticks = np.linspace(edges[0], edges[-1], 5)
-    words = [format_value(float(tick), unit) for tick in ticks]
-    axis = {"tickmode": "array", "tickvals": ticks, "ticktext": words}
-    figure = _drawing([bars, marks], 320, axis, {"type": "log", "title": {"text": "GPUs (log scale)"}})
-    listed = [(name, format_value(value, unit)) for name, value in out[:5]]
-    return Chart(
+    scale = scale_of(drawn.value.title, drawn.value.unit, values[order[-1]])
+    return curves(
         f"spread-{at}",
         drawn.full_words,
-        f"Median {format_value(float(np.median(known)), unit)} of {len(known):,} GPUs.",
-        figure,
-        alt_text(f"{drawn.full_words} over {len(known):,} GPUs; worse", listed),
+        f"Median {scale.text(float(np.median(values[order])))} of {len(order):,} GPUs.",
+        {
+            "": {
+                "GPUs": Curve(LineStyle("copy"), all_gpus, mode="lines"),
+                "worse than others like them": Curve(LineStyle("corrupted", "triangle-down"), worse, mode="markers"),
+            }
+        },
+        scale,
+        linear("GPUs, the lowest first", "%{x:.0f}"),
+        f"{drawn.full_words} over {len(order):,} GPUs; worse",
+        ends=[(spot.words, scale.text(spot.y)) for spot in worse[:5]],
     )

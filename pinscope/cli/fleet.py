@@ -6,39 +6,50 @@ import csv
 import secrets
 import shlex
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinscope.cli.fleet_view import baseline, outliers, show
-from pinscope.cli.main import AsJson, duration, option
-from pinscope.cli.outcome import progress_shown
-from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings
-from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
-from pinscope.errors import BadInput, Cancelled, MeasurementFailed, StoreFailed
-from pinscope.records.run import LabKind, Run
+from pinscope.analysis.outliers import NEWEST, Fleet
+from pinscope.cli.main import AsJson, duration, option, output_option
+from pinscope.cli.outcome import print_reading_table, progress_shown, store_to_write
+from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings, several_experiments
+from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose, print_table
+from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
+from pinscope.experiments.registry import find
+from pinscope.records.run import LAB_TITLES, LabKind, Run
+from pinscope.report import fleet as report
+from pinscope.report.comparison import write_baseline
 from pinscope.report.facts import place
+from pinscope.store.figures import experiments_with_figures
+from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
 from pinscope.text import one_line
+from pinscope.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from pinscope.fleet.campaign import Asked, Missing, Result
+    from pinscope.fleet.campaign import Asked, Campaign, Missing
 
 app = typer.Typer(
     add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
 )
 
 
-app.command("show", short_help="Which GPUs are worse than others like them, in what, and why.")(show)
-app.command("outliers", short_help="Only who is worse, a line each; for cron.")(outliers)
+baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep the fleet's own figures, for check.")
 app.add_typer(baseline, name="baseline")
 
 
-@app.callback()
-def _fleet() -> None:
-    """Run experiments on many hosts, and compare the hosts."""
+def count(meaning: str, *names: str, least: int = 1) -> Any:
+    """An option that is a number of things."""
+    return typer.Option(*names, min=least, metavar="N", help=meaning, show_default=False)
+
+
+Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
+Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
+Runs = Annotated[int, count(f"The newest runs of each GPU. Default: {NEWEST}.", "--runs")]
+Since = Annotated[str | None, option("AGE", "Only runs of the last days, hours or minutes, as 90d.", "--since")]
 
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
@@ -47,69 +58,35 @@ def run(
         list[str],
         typer.Argument(metavar="EXPERIMENT|all", help="Experiments, in this order.", autocompletion=experiment_names),
     ],
-    scheduler: Annotated[
-        str | None,
-        option(
-            "ADDRESS", "Hosts of a Dask cluster that stands, such as tls://head:8786. TLS as in Dask's configuration."
-        ),
-    ] = None,
-    local: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="N workers on this machine; several pretend to be a host each."),
-    ] = None,
-    ssh: Annotated[
-        str | None, option("HOSTS", "Hosts that ssh reaches without asking: by comma, or @FILE with one a line.")
-    ] = None,
-    slurm: Annotated[int | None, typer.Option(min=1, metavar="N", help="N nodes, by srun.")] = None,
-    kubernetes: Annotated[int | None, typer.Option(min=1, metavar="N", help="N nodes, by kubectl.")] = None,
+    scheduler: Annotated[str | None, option("ADDRESS", "A Dask cluster that stands, as tls://head:8786.")] = None,
+    local: Annotated[int | None, count("Workers on this machine, each as a host of its own.")] = None,
+    ssh: Annotated[str | None, option("HOSTS", "Hosts by comma, or @FILE with one a line; ssh asks nothing.")] = None,
+    slurm: Annotated[int | None, count("Nodes, by srun.")] = None,
+    kubernetes: Annotated[int | None, count("Nodes, by kubectl.")] = None,
     image: Annotated[str | None, option("IMAGE", "Of --kubernetes: the image with PinScope.")] = None,
-    gpus: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Of --kubernetes: GPUs of a node that are asked for.")
-    ] = 1,
-    options: Annotated[
-        str, option("TEXT", "Further options of ssh, srun or kubectl, such as '--partition=gpu --gres=gpu:8'.")
-    ] = "",
-    python: Annotated[
-        str | None, option("PATH", "The Python with PinScope there. Default: the path of this one.")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        option(
-            "ADDRESS", "Where workers reach this machine. Default: 127.0.0.1 for --local, else its outward address."
-        ),
-    ] = None,
-    at_once: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most N hosts measure at once. Default: all.")
-    ] = None,
-    limit: Annotated[
-        str, option("DURATION", "How long one run may take, its turn in the queue included. Default: 30m.")
-    ] = "30m",
+    gpus: Annotated[int, count("Of --kubernetes: GPUs of a node that are asked for.", least=0)] = 1,
+    options: Annotated[str, option("TEXT", "Further options of ssh, srun or kubectl, as '--gres=gpu:8'.")] = "",
+    python: Annotated[str | None, option("PATH", "The Python with PinScope there. Default: as here.")] = None,
+    listen: Annotated[str | None, option("ADDRESS", "This machine, as workers reach it. Default: known.")] = None,
+    at_once: Annotated[int | None, count("Hosts that measure at once, at most. Default: all.")] = None,
+    limit: Annotated[str, option("DURATION", "How long a run and its queueing may take. Default: 30m.")] = "30m",
     join: Annotated[str, option("DURATION", "How long hosts are waited for. Default: 2m.")] = "2m",
-    campaign: Annotated[
-        str | None,
-        option(
-            "NAME", "What its runs belong to, as the tag fleet=NAME. Of a name that is there only what is missing runs."
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None, option("KEY=VALUE", "A tag of all its runs, such as rack=r12; may be repeated.")
-    ] = None,
-    labels: Annotated[
-        Path | None, option("FILE", "Tags by host: a CSV file with the column host, and one a label, such as rack.")
-    ] = None,
-    lab: Annotated[LabKind, option("cuda|host", "On GPUs (cuda), or on the host model.")] = "cuda",
+    campaign: Annotated[str | None, option("NAME", "A name, as a tag fleet=NAME; its runs stay.")] = None,
+    label: Annotated[list[str] | None, option("KEY=VALUE", "A tag of all its runs, as rack=r12; repeatable.")] = None,
+    labels: Annotated[Path | None, option("FILE", "Tags by host: CSV, a column host and one a label.")] = None,
+    lab: Lab = "cuda",
     quick: Quick = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> int:
     """Run experiments on every GPU of many hosts, and store what comes. Ctrl-C ends all of it."""
-    from pinscope.fleet import cluster, launch
+    from pinscope.fleet import cluster
     from pinscope.fleet.campaign import Asked, Campaign, requests
 
     asked = Asked(
         campaign or f"{datetime.now(UTC):%Y%m%d-%H%M}-{secrets.token_hex(2)}",
         requests(experiments, lab, quick, parse_settings(settings or ())),
-        tuple(map(_label, label or ())),
+        tuple(f"{key}={value}" for key, value in parse_settings(label or (), "--label", "rack=r12").items()),
         _host_labels(labels) if labels else {},
         duration("--limit", limit) or 0.0,
         duration("--join", join) or 0.0,
@@ -118,23 +95,22 @@ def run(
     further = shlex.split(options)
     plans = {
         "--scheduler": None,
-        "--local": local and launch.local(local),
-        "--ssh": ssh and launch.ssh(_hosts(ssh), further, python),
-        "--slurm": slurm and launch.slurm(slurm, further, python),
-        "--kubernetes": kubernetes and launch.kubernetes(kubernetes, image, gpus, further, python),
+        "--local": local and cluster.local(local),
+        "--ssh": ssh and cluster.ssh(_hosts(ssh), further, python),
+        "--slurm": slurm and cluster.slurm(slurm, further, python),
+        "--kubernetes": kubernetes and cluster.kubernetes(kubernetes, image, gpus, further, python),
     }
     given = [plan for plan in plans.values() if plan]
     if len(given) + (scheduler is not None) != 1:
         raise BadInput(f"fleet run takes one of {', '.join(plans)}: where the hosts are")
     listen = listen or ("127.0.0.1" if local else None)
     way = cluster.existing(scheduler) if scheduler else cluster.own(asked.campaign, given[0], listen)
-    with Stop() as stop, Store() as store:
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
+    with Stop() as stop, store_to_write() as store:
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
-            result = Campaign(there, store, asked, lambda: stop.asked, show).carry_out()
-    _print(asked, result, as_json)
+            result = Campaign(there, store, asked, lambda: stop.asked, show)
+            result.carry_out()
+    _print_campaign(asked, result, as_json)
     return Cancelled.exit_code if stop.asked else MeasurementFailed.exit_code if result.missing else 0
 
 
@@ -162,13 +138,6 @@ def _hosts(text: str) -> list[str]:
     return hosts
 
 
-def _label(text: str) -> str:
-    key, separator, value = text.partition("=")
-    if not (key and separator and value):
-        raise BadInput(f"--label takes KEY=VALUE, such as rack=r12; not {text!r}")
-    return text
-
-
 def _host_labels(file: Path) -> dict[str, list[str]]:
     """Host → its labels as tags.
 
@@ -177,17 +146,15 @@ def _host_labels(file: Path) -> dict[str, list[str]]:
     """
     rows = list(csv.DictReader(_read(file)))
     if not all(row.get("host") and None not in row for row in rows):
-        raise BadInput(
-            f"{file}: the first line names its columns: host, and one a label; each further line has as many"
-        )
+        raise BadInput(f"{file}: its first line says its columns, host, and one a label; each line has as many")
     return {row.pop("host"): [f"{key}={value}" for key, value in row.items() if value] for row in rows}
 
 
-def _print(asked: Asked, result: Result, as_json: bool) -> None:
+def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
     if as_json:
-        done = {"stored": result.stored, "already": result.already}
-        runs = {key: [_run_object(run) for run in some] for key, some in done.items()}
-        print_json({"campaign": asked.campaign, **runs, "missing": [asdict(line) for line in result.missing]})
+        stored, already = ([_run_object(run) for run in some] for some in (result.stored, result.already))
+        missing = [asdict(line) for line in result.missing]
+        print_json({"campaign": asked.campaign, "stored": stored, "already": already, "missing": missing})
         return
     if result.stored:
         rows = [
@@ -196,17 +163,15 @@ def _print(asked: Asked, result: Result, as_json: bool) -> None:
         ]
         print_table(("host", "id", "experiment", "on", "answer"), rows, title=f"Campaign {asked.campaign}")
     if result.missing:
-        print_table(
-            ("host", "what", "why"), [(line.host, _what(line), line.reason) for line in result.missing], title="Missing"
-        )
+        lines = [(line.host, _what(line), line.reason) for line in result.missing]
+        print_table(("host", "what", "why"), lines, title="Missing")
     there = f", {len(result.already)} were there" if result.already else ""
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
     if known := [*result.stored, *result.already]:
         lab = " --lab host" if known[0].lab == "host" else ""
-        print_line("Next:")
-        for experiment in dict.fromkeys(run.experiment for run in known):
-            print_line(f"  pinscope fleet show {experiment}{lab}")
-        print_line(f"  pinscope runs list --tag {asked.tag}")
+        experiments = " ".join(dict.fromkeys(run.experiment for run in known))
+        print_line(f"Next: pinscope fleet show {experiments}{lab}")
+        print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
     if result.missing:
         print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 
@@ -218,3 +183,112 @@ def _what(line: Missing) -> str:
 def _run_object(run: Run) -> dict[str, Any]:
     chosen = {"id", "experiment", "device", "status"}
     return {"host": run.environment.host, **run.model_dump(mode="json", include=chosen)}
+
+
+# What the runs of many hosts say together
+
+
+@app.command("show", short_help="Which GPUs are worse than others like them, in what, and why.")
+def show(
+    experiments: Names = None,
+    label: Annotated[str | None, option("NAME", "Map by this label: as rack, of tags as rack=r7; or host.")] = None,
+    lab: Lab = "cuda",
+    runs: Runs = NEWEST,
+    since: Since = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show also each figure and each GPU.")] = False,
+    output: Annotated[Path | None, output_option("Write a report: a new file, .html, .csv or .json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
+    if output is not None:
+        check_new(output, *report.TYPES)
+    fleets = _fleets(experiments, lab, runs, since)
+    if output is not None:
+        if len(fleets) > 1:
+            raise BadInput(f"a report is of one of {', '.join(fleet.experiment for fleet in fleets)}; name it")
+        write_new(output, [report.render(fleets[0], output.suffix.lower(), label)])
+        print_line(f"Wrote {output} ({format_bytes(output.stat().st_size)}).")
+    elif as_json:
+        print_json([report.fleet_document(fleet) for fleet in fleets])
+    else:
+        for fleet in fleets:
+            print_line(f"{fleet.experiment}, {LAB_TITLES[fleet.lab]}")
+            print_prose(report.verdict(fleet), style="bold")
+            print_line()
+            further = [report.spread_table(fleet), report.gpu_table(fleet, label)] if everything else ()
+            for table in (report.outlier_table(fleet, label), *further):
+                if table.rows:
+                    print_reading_table(table)
+        if not everything:
+            print_line("Also every figure and every GPU: --all.")
+
+
+@app.command("outliers", short_help="Only who is worse, a line each; for cron.")
+def outliers(
+    experiments: Names = None, lab: Lab = "cuda", runs: Runs = NEWEST, since: Since = None, as_json: AsJson = False
+) -> int:
+    """Name the GPUs that are worse than others like them, a line each, with what explains it.
+
+    A GPU is named where at least two of its runs agree. Exit code 0: there is none; 1: there are some; 3: too few are
+    alike to tell. So cron, which mails what a command writes, tells when one comes."""
+    fleets = _fleets(experiments, lab, runs, since)
+    if as_json:
+        print_json([{key: document[key] for key in _BRIEF} for document in map(report.fleet_document, fleets)])
+    else:
+        for fleet in fleets:
+            for outlier in fleet.outliers:
+                print_line(f"{fleet.experiment}: {outlier.line}")
+            for suspect in fleet.suspects:
+                complain(f"seen once, run it again: {fleet.experiment}: {suspect.line}")
+    if any(fleet.outliers for fleet in fleets):
+        return 1
+    if untold := [fleet for fleet in fleets if len(fleet.alone) == len(fleet.gpus)]:
+        said = (f"{fleet.experiment}, {report.verdict(fleet).removesuffix('.')}" for fleet in untold)
+        raise NotPossible("; ".join(said))
+    return 0
+
+
+_BRIEF = ("format", "experiment", "lab", "verdict", "outliers", "suspects")
+
+
+@baseline.command("write", short_help="Write the fleet's own figures as a baseline of check.")
+def write(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)],
+    experiments: Names = None,
+    lab: Lab = "cuda",
+    runs: Runs = NEWEST,
+    since: Since = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the figures of GPUs that are alike and not worse than others: what this fleet's hardware does.
+
+    How far these GPUs lie apart is in the file: a host that is checked against it may differ as much."""
+    check_new(file)
+    fleets = _fleets(experiments, lab, runs, since)
+    with Store() as store:
+        kept = report.fleet_baseline(store, fleets)
+    write_baseline(file, kept)
+    if as_json:
+        print_json({"file": str(file), "runs": [run_id for of in kept.experiments for run_id in of.runs]})
+        return
+    for of in kept.experiments:
+        print_prose(f"{of.run.experiment}: {format_count(len(of.runs), 'GPU')}, {format_count(len(of.cells), 'cell')}.")
+    print_line(f"Wrote {file}. Check a host: pinscope check {shlex.quote(str(file))} --other-machine")
+
+
+def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str | None) -> list[Fleet]:
+    age = duration("--since", since)
+    begin = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+    for name in experiments or ():
+        find(name)
+    with Store() as store:
+        names = experiments or [name for name, of, _ in experiments_with_figures(store) if of == lab]
+        if not names:
+            further = "name an experiment, import runs, or give another --lab"
+            raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {further}")
+        return [report.read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
+
+
+def _show_old(done: int, of: int) -> None:
+    if done % 100 == 0:
+        complain(f"reading runs that an older PinScope stored: {done:,} of {of:,}")

@@ -102,14 +102,7 @@ def live(
         ),
     ] = False,
     gpus: Gpus = True,
-    hosts: Annotated[
-        str | None,
-        option(
-            "ADDRESSES",
-            "Show these hosts instead, by comma, such as node1:10435,node2: what their `pinscope exporter` says.",
-            "--hosts",
-        ),
-    ] = None,
+    hosts: Annotated[str | None, option("ADDRESSES", "Instead: what exporters say, as node1:10435,node2.")] = None,
 ) -> int:
     """Show which processes hold pinned memory, and what it costs each GPU, until Ctrl-C."""
     if hosts is not None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pinscope.cli import terminal
+from pinscope.cli.outcome import print_reading_table
 from pinscope.monitoring.hosts import FIGURES, RemoteHost, addresses, read_hosts
-from pinscope.units import format_value
+from pinscope.records.run import table
 
 MOST_HOLDERS = 10
 
@@ -32,20 +33,16 @@ def show_hosts(text: str, once: bool, as_json: bool, interval: float) -> int:
 
 def _print(hosts: Sequence[RemoteHost]) -> None:
     known = sorted((host for host in hosts if not host.problem), key=lambda host: -(host.pinned_bytes or 0.0))
-    if known:
-        heads = ["host", *(figure.metadata["title"] for figure in FIGURES), "links below best"]
-        rows = []
-        for host in known:
-            figures = (format_value(getattr(host, figure.name), "bytes") for figure in FIGURES)
-            rows.append([host.address, *figures, "; ".join(host.slow_links) or "none"])
-        terminal.print_table(heads, rows, numbers=range(1, 1 + len(FIGURES)))
-    holders = sorted(((holder, host) for host in known for holder in host.holders), key=lambda held: -held[0].bytes)
-    if holders:
-        rows = [
-            [holder.name, holder.pid, holder.user, host.address, format_value(holder.bytes, "bytes")]
-            for holder, host in holders[:MOST_HOLDERS]
-        ]
-        terminal.print_table(["holder", "pid", "user", "host", "pinned"], rows, title="Who holds most", numbers=[4])
+    columns = {"host": "text", **{figure.metadata["title"]: "bytes" for figure in FIGURES}, "links below best": "text"}
+    figures = [[getattr(host, figure.name) for figure in FIGURES] for host in known]
+    links = ["; ".join(host.slow_links) or "none" for host in known]
+    rows = [(host.address, *own, link) for host, own, link in zip(known, figures, links, strict=True)]
+    held = [(of.name, of.pid, of.user, host.address, of.bytes) for host in known for of in host.holders]
+    held.sort(key=lambda row: -row[-1])
+    holders = {"holder": "text", "pid": "text", "user": "text", "host": "text", "pinned": "bytes"}
+    for each in (table("", columns, rows), table("Who holds most", holders, held[:MOST_HOLDERS])):
+        if each.rows:
+            print_reading_table(each)
     for host in hosts:
         if host.problem:
             terminal.complain(f"{host.address}: {host.problem}")

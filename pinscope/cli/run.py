@@ -189,8 +189,8 @@ def _summary(document: Document) -> tuple[str, str, str]:
     )
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, str]:
-    """``key=value`` texts as a mapping.
+def parse_settings(texts: Sequence[str], option: str = "--set", example: str = "sizes=4KiB,1MiB") -> dict[str, str]:
+    """``key=value`` texts of an option as a mapping.
 
     Raises:
         InvalidParameter: no ``=``, no key, or a key given twice.
@@ -200,9 +200,9 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
         key, separator, value = text.partition("=")
         key = key.strip()
         if not separator or not key:
-            raise InvalidParameter(f"--set takes KEY=VALUE, such as sizes=4KiB,1MiB; not {quoted(text)}")
+            raise InvalidParameter(f"{option} takes KEY=VALUE, such as {example}; not {quoted(text)}")
         if key in settings:
-            raise InvalidParameter(f"--set {key} is given twice; give several values by comma")
+            raise InvalidParameter(f"{option} {key} is given twice; give several values by comma")
         settings[key] = value.strip()
     return settings
 

@@ -289,10 +289,7 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
 @app.command("delete", short_help="Delete a run and its observations, or all that are older than some days.")
 def delete(
     run_id: MaybeRunId = None,
-    older_than: Annotated[
-        str | None,
-        option("AGE", "Delete all runs that began longer ago, such as 90d; starred ones stay.", "--older-than"),
-    ] = None,
+    older_than: Annotated[str | None, option("AGE", "All that began longer ago, as 90d, but starred ones.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -25,18 +25,18 @@ def show() -> None:
     heading(FLEET)
     store = state.store()
     known = {
-        _title(experiment, lab): (experiment, lab, count) for experiment, lab, count in experiments_with_figures(store)
+        kept[0] if kept[1] == "cuda" else f"{kept[0]}, {LAB_TITLES['host']}": kept
+        for kept in experiments_with_figures(store)
     }
     if not known:
         st.info("No finished run yet that came with its figures.", icon=FLEET.icon)
         st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)
         return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
-        experiment, lab, count = known[
-            st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
-        ]
-        fleet = state.fleet(store, experiment, lab, count)
-        label = st.selectbox("Label", _labels(fleet), key="label", bind="query-params", width=200)
+        chosen = st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
+        fleet = state.fleet(store, *known[chosen])
+        names = dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels)
+        label = st.selectbox("Label", [*names, "host"], key="label", bind="query-params", width=200)
         with st.popover("Download", icon=":material/download:"):
             _downloads(fleet, label)
     verdict_line(report.verdict(fleet))
@@ -46,24 +46,13 @@ def show() -> None:
         _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
-    names = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
-    figure = st.selectbox("Figure", list(names), key="figure", bind="query-params")
-    chart_view(spread(fleet, names[figure]), key="spread")
+    figures = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
+    figure = st.selectbox("Figure", list(figures), key="figure", bind="query-params")
+    chart_view(spread(fleet, figures[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
     _drill_down(fleet)
-    same_as_command(f"pinscope fleet show {experiment} --label {label}{' --lab host' if lab == 'host' else ''}")
-
-
-def _title(experiment: str, lab: str) -> str:
-    return experiment if lab == "cuda" else f"{experiment}, {LAB_TITLES['host']}"
-
-
-def _labels(fleet: Fleet) -> list[str]:
-    """Names of labels that runs have; then the host."""
-    names = {
-        name: None for gpu in fleet.gpus for tag in gpu.tags for name, is_label, _ in [tag.partition("=")] if is_label
-    }
-    return [*names, "host"]
+    lab = " --lab host" if fleet.lab == "host" else ""
+    same_as_command(f"pinscope fleet show {fleet.experiment} --label {label}{lab}")
 
 
 def _link(text: str, icon: str | None, run_id: str) -> None:
@@ -73,8 +62,7 @@ def _link(text: str, icon: str | None, run_id: str) -> None:
 def _drill_down(fleet: Fleet) -> None:
     """The runs of one GPU."""
     places = {visible(gpu.words): place for place, gpu in enumerate(fleet.gpus)}
-    first = fleet.outliers[0].place if fleet.outliers else 0
-    chosen = st.selectbox("Runs of", list(places), index=first)
+    chosen = st.selectbox("Runs of", list(places), index=fleet.outliers[0].place if fleet.outliers else 0)
     for run_id in fleet.gpus[places[chosen]].runs:
         _link(run_id, RUNS.icon, run_id)
 

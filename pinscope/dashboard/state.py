@@ -16,7 +16,7 @@ from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
 from pinscope.records.base import ROWS_READ
 from pinscope.records.environment import Environment
-from pinscope.records.run import ExperimentRun, Run, TimelineRun, TraceRun
+from pinscope.records.run import ExperimentRun, LabKind, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
 from pinscope.report.comparison import Compared, compare_runs
 from pinscope.report.facts import Document, called, open_document
@@ -149,7 +149,7 @@ def compared(store: Store, sides: tuple[tuple[Run, ...], ...]) -> Compared:
 
 
 @st.cache_resource(show_spinner="Reading the fleet …", max_entries=4, hash_funcs=_SAME)
-def fleet(store: Store, experiment: str, lab: str, count: int) -> Fleet:
+def fleet(store: Store, experiment: str, lab: LabKind, count: int) -> Fleet:
     """The runs of an experiment on all hosts; ``count``: how many there are, which tells whether some came.
 
     Raises:

@@ -2,6 +2,6 @@
 
 Imports ``runner``, ``store``, ``experiments``, ``probes`` and ``records``; the only room that knows Dask.
 
-``campaign`` asks the hosts of a ``cluster`` and keeps what they answer; ``launch`` starts their workers; ``worker`` is
-the process that stands for a host, and ``host`` what it does when asked.
+``campaign`` asks the hosts of a ``cluster``, which starts their workers, and keeps what they answer; ``worker`` is the
+process that stands for a host, and ``host`` what it does when asked.
 """

@@ -7,10 +7,9 @@ and the parameters that were set. A campaign of the same name measures only what
 from __future__ import annotations
 
 import io
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +21,6 @@ from pinscope.errors import InvalidParameter, NotPossible, PinScopeError, StoreF
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.fleet.cluster import Cluster
 from pinscope.fleet.host import LOOK_SECONDS, describe, end, measure
-from pinscope.records.labels import TAG_CHARACTERS
 from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Progress, Run
 from pinscope.runner import jobs
 from pinscope.store.bundle import BundleReader, this_version
@@ -30,8 +28,6 @@ from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
 from pinscope.text import error_line, quoted
 
-TAG = "fleet="
-"""Begins the tag by which a run belongs to a campaign."""
 DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
 THERE_SECONDS = 1.0
@@ -40,7 +36,6 @@ END_SECONDS = 3.0
 """How long workers are waited for that are asked to end their runs."""
 TRANSFER_SECONDS = 10.0
 """How much longer than its run a host is waited for, and how long its bundle may be on its way."""
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{TAG_CHARACTERS - len(TAG) - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -66,18 +61,13 @@ class Asked:
     at_once: int | None = None
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.campaign):
-            raise InvalidParameter(
-                f"{quoted(self.campaign)} cannot be a campaign's name: letters, digits, dot, hyphen and underscore, at "
-                f"most {TAG_CHARACTERS - len(TAG)}"
-            )
         for tags in ((), *self.host_tags.values()):
             checked_labels(tags=(*self.tags, *tags, self.tag))
 
     @property
     def tag(self) -> str:
         """The tag of all its runs."""
-        return f"{TAG}{self.campaign}"
+        return f"fleet={self.campaign}"
 
     @property
     def lab(self) -> LabKind:
@@ -139,36 +129,21 @@ class Missing:
 
 
 @dataclass
-class Result:
-    """What came of a campaign: what is stored, what was there before, and what is missing."""
-
-    stored: list[Run] = field(default_factory=list)
-    already: list[Run] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-
-
-@dataclass
 class _Host:
-    """A host that measures: its worker's address, what it and its machine are called, and its runs to come."""
+    """A host: its worker's address and name, what it is called, its runs to come, and what it was asked."""
 
     address: str
+    worker: str
     name: str
-    machine: str
-    waiting: deque[tuple[jobs.Request, int]]
-
-
-@dataclass(frozen=True)
-class _Question:
-    """What a host was asked, and how long it may take to answer."""
-
-    address: str
-    answer: Future[Any]
-    seconds: float
-    begun: float = field(default_factory=time.monotonic)
+    waiting: deque[tuple[jobs.Request, int]] = field(default_factory=deque)
+    question: Future[Any] | None = None
+    seconds: float = 0.0
+    """How long it may take to answer."""
+    begun: float = 0.0
 
 
 class Campaign:
-    """Asks the hosts of a cluster, and keeps what they answer.
+    """Asks the hosts of a cluster, each as soon as it is there, and keeps what they answer.
 
     Args:
         cluster: its hosts.
@@ -176,6 +151,11 @@ class Campaign:
         asked: what to run.
         is_stopped: whether somebody wants it to end.
         show: takes how far it is.
+
+    Attributes:
+        stored: runs that came.
+        already: those that were there before.
+        missing: what is not there, and why.
     """
 
     def __init__(
@@ -188,23 +168,42 @@ class Campaign:
     ) -> None:
         self._cluster, self._store, self._asked = cluster, store, asked
         self._is_stopped, self._show = is_stopped, show
+        self._done = done_already(store, asked)
         self._there: Mapping[str, str] = {}
-        self.result = Result()
+        self._hosts, self._machines = dict[str, _Host](), dict[str, str]()
+        self.stored, self.already, self.missing = list[Run](), list[Run](), list[Missing]()
 
-    def carry_out(self) -> Result:
+    def carry_out(self) -> None:
         """Ask every host, and wait for the answers; what is stored when somebody stops it stays.
 
         Raises:
             NotPossible: the scheduler is gone.
         """
+        lacking = list[tuple[str, bool, str | None]]()
+        deadline = time.monotonic() + self._asked.join_seconds
         try:
-            self._join()
-            hosts = self._describe()
-            self._measure(self._without_done(hosts))
+            for _ in self._rounds():
+                for address, name in self._there.items():
+                    if address not in self._hosts:
+                        self._hosts[address] = _Host(address, name, name)
+                        self._ask(self._hosts[address], DESCRIBE_SECONDS, describe, self._asked.lab)
+                for host in self._hosts.values():
+                    if host.question is not None and (answer := self._answer(host, host.question)) is not None:
+                        host.question = None
+                        (self._take if host.waiting else self._meet)(host, answer)
+                self._ask_for_runs()
+                lacking = self._cluster.absent([host.worker for host in self._hosts.values()])
+                self._show(self._progress(len(lacking)))
+                is_joined = all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline
+                if is_joined and not any(host.question or host.waiting for host in self._hosts.values()):
+                    break
         finally:
             if self._is_stopped() and not self._cluster.launches:
                 self._end()
-        return self.result
+        late = f"no worker came within {self._asked.join_seconds:.0f} s"
+        for name, is_over, words in lacking:
+            reason = words if is_over and words else f"{late}: {words}" if words else late
+            self.missing.append(Missing(name, reason))
 
     def _rounds(self) -> Iterator[None]:
         """Look again and again, until somebody stops it; now and then also who is there."""
@@ -215,99 +214,56 @@ class Campaign:
             yield
             time.sleep(LOOK_SECONDS)
 
-    def _join(self) -> None:
-        """Wait for the workers; those that do not come are missing."""
-        deadline = time.monotonic() + self._asked.join_seconds
-        late = f"no worker came within {self._asked.join_seconds:.0f} s"
-        lacking = list[tuple[str, bool, str | None]]()
-        for _ in self._rounds():
-            lacking = self._cluster.absent(self._there.values())
-            self._show(Progress(message=f"hosts: {len(self._there)} there, {len(lacking)} waited for"))
-            if all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline:
-                break
-        for name, is_over, words in lacking:
-            reason = words if is_over and words else f"{late}: {words}" if words else late
-            self.result.missing.append(Missing(name, reason))
-
-    def _ask(self, address: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> _Question:
+    def _ask(self, host: _Host, seconds: float, *what: Any) -> None:
         """Ask one worker, and no other whatever becomes of it."""
-        only = {"workers": [address], "allow_other_workers": False}
-        answer = self._cluster.client.submit(function, *arguments, pure=False, retries=0, **only)
-        return _Question(address, answer, seconds)
+        host.question = self._cluster.client.submit(
+            *what, workers=[host.address], allow_other_workers=False, pure=False, retries=0
+        )
+        host.seconds, host.begun = seconds, time.monotonic()
 
-    def _answer(self, question: _Question) -> Mapping[str, Any] | None:
+    def _ask_for_runs(self) -> None:
+        """Have so many hosts at once carry out the next of their runs."""
+        limit, at_once = self._asked.limit_seconds, self._asked.at_once
+        to_run = [host for host in self._hosts.values() if host.waiting]
+        idle = [host for host in to_run if host.question is None]
+        for host in idle[: at_once - len(to_run) + len(idle) if at_once else None]:
+            run = self._asked.on(*host.waiting[0], host.name)
+            self._ask(host, limit + TRANSFER_SECONDS, measure, self._asked.campaign, run, limit)
+
+    def _answer(self, host: _Host, question: Future[Any]) -> Mapping[str, Any] | None:
         """What a host answered: ``refused`` says why it has not, ``gone`` that it will not answer anything else;
         ``None``: it has not yet."""
-        answer = question.answer
         try:
-            if answer.status == "finished":
-                return dict(answer.result(timeout=TRANSFER_SECONDS))
-            error = answer.exception(timeout=TRANSFER_SECONDS) if answer.status == "error" else None
+            if question.status == "finished":
+                return dict(question.result(timeout=TRANSFER_SECONDS))
+            error = question.exception(timeout=TRANSFER_SECONDS) if question.status == "error" else None
         except TimeoutError:  # a scheduler that stands still for a while has it yet
             error = None
         except (Exception, CancelledError) as failure:  # noqa: BLE001 - whatever a foreign process sends
             error = failure
-        if question.address not in self._there or answer.status in ("cancelled", "lost"):
+        if host.address not in self._there or question.status in ("cancelled", "lost"):
             return {"refused": "its worker was lost", "gone": True}
         if error is not None:
-            lacks = isinstance(error, ModuleNotFoundError)
-            return {"refused": f"its Python has no {error.name}" if lacks else f"unexpected {_line(error)}"}
-        late = {"refused": f"it did not answer within {question.seconds:.0f} s", "gone": True}
-        return late if time.monotonic() > question.begun + question.seconds else None
+            return {"refused": error_line(f"unexpected {type(error).__name__}: {error}")}
+        late = {"refused": f"it did not answer within {host.seconds:.0f} s", "gone": True}
+        return late if time.monotonic() > host.begun + host.seconds else None
 
-    def _describe(self) -> list[_Host]:
-        """The hosts that are of this version, one worker each, with all that they are to run."""
-        questions = {
-            address: (name, self._ask(address, DESCRIBE_SECONDS, describe, self._asked.lab))
-            for address, name in self._there.items()
-        }
-        own, hosts = this_version(), dict[str, _Host]()
-        for _ in self._rounds():
-            for address, (name, question) in list(questions.items()):
-                if (answer := self._answer(question)) is None:
-                    continue
-                del questions[address]
-                if reason := answer.get("refused") or _differing(answer, own.version, own.commit):
-                    self.result.missing.append(Missing(answer.get("host", name), reason))
-                elif other := hosts.get(answer["host"]):
-                    if other.machine != answer["machine"]:
-                        self.result.missing.append(Missing(other.name, "another machine is called so too"))
-                else:
-                    orders = [(request, gpu) for request in self._asked.requests for gpu in answer["gpus"]]
-                    hosts[answer["host"]] = _Host(address, answer["host"], answer["machine"], deque(orders))
-            if not questions:
-                break
-        return list(hosts.values())
-
-    def _without_done(self, hosts: Sequence[_Host]) -> list[_Host]:
-        """The hosts that have something to run that is not stored and done."""
-        done = done_already(self._store, self._asked)
-        for host in hosts:
-            keys = {(host.name, request.experiment, gpu): (request, gpu) for request, gpu in host.waiting}
-            self.result.already += [done[key] for key in keys if key in done]
-            host.waiting = deque(order for key, order in keys.items() if key not in done)
-        return [host for host in hosts if host.waiting]
-
-    def _measure(self, hosts: Iterable[_Host]) -> None:
-        """Have every host carry out its runs, one after the other, so many hosts at once."""
-        limit = self._asked.limit_seconds
-        queue, busy = deque(hosts), list[tuple[_Host, _Question]]()
-        total = sum(len(host.waiting) for host in queue)
-        for _ in self._rounds():
-            while queue and len(busy) < (self._asked.at_once or len(busy) + 1):
-                host = queue.popleft()
-                what = measure, self._asked.campaign, self._asked.on(*host.waiting[0], host.name), limit
-                busy.append((host, self._ask(host.address, limit + TRANSFER_SECONDS, *what)))
-            for host, question in list(busy):
-                if (answer := self._answer(question)) is not None:
-                    busy.remove((host, question))
-                    self._take(host, answer)
-                    if host.waiting:
-                        queue.appendleft(host)
-            left = sum(len(host.waiting) for host in (*queue, *(host for host, _ in busy)))
-            self._show(self._progress(total - left, total, [host.name for host, _ in busy]))
-            if not busy and not queue:
-                break
+    def _meet(self, host: _Host, answer: Mapping[str, Any]) -> None:
+        """A host of this version takes part, by one worker, with what is not stored and done."""
+        host.name = answer.get("host", host.worker)
+        if reason := answer.get("refused") or _differing(answer):
+            self.missing.append(Missing(host.name, reason))
+        elif host.name in self._machines:
+            if self._machines[host.name] != answer["machine"]:
+                self.missing.append(Missing(host.name, "another machine is called so too"))
+        else:
+            self._machines[host.name] = answer["machine"]
+            for request in self._asked.requests:
+                for gpu in answer["gpus"]:
+                    if run := self._done.get((host.name, request.experiment, gpu)):
+                        self.already.append(run)
+                    else:
+                        host.waiting.append((request, gpu))
 
     def _take(self, host: _Host, answer: Mapping[str, Any]) -> None:
         """Keep what a host answered to its next request, or say why there is nothing."""
@@ -315,19 +271,19 @@ class Campaign:
         missing = Missing(host.name, str(answer.get("refused")), request.experiment, gpu)
         if answer.get("gone"):
             host.waiting.clear()
-            missing = replace(missing, experiment=None, device=None)
+            missing = Missing(host.name, missing.reason)
         elif "bundle" in answer:
             try:
                 run = self._keep(answer["bundle"])
             except PinScopeError as error:
                 missing = replace(missing, reason=str(error))
             else:
-                self.result.stored.append(run)
+                self.stored.append(run)
                 if run.status == "done":
                     return
                 late = f"it did not end within {self._asked.limit_seconds:.0f} s"
                 missing = replace(missing, reason=late if answer["late"] else run.error or run.status)
-        self.result.missing.append(missing)
+        self.missing.append(missing)
 
     def _keep(self, bundle: bytes) -> Run:
         """Store a run; a database that is away is waited for.
@@ -347,13 +303,11 @@ class Campaign:
                 else:
                     return next(opened.runs())
 
-    def _progress(self, done: int, total: int, busy: Sequence[str]) -> Progress:
-        some = ", ".join(busy[:3]) + (" …" if len(busy) > 3 else "")
-        missing = f", {len(self.result.missing)} missing" if self.result.missing else ""
-        return Progress(
-            fraction=done / total if total else 1.0,
-            message=f"{done} of {total} runs{missing}; measuring on {some or 'no host'}",
-        )
+    def _progress(self, lacking: int) -> Progress:
+        left, stored = sum(len(host.waiting) for host in self._hosts.values()), len(self.stored)
+        counts = {"to come": left, "missing": len(self.missing), "hosts waited for": lacking}
+        said = "".join(f", {count} {what}" for what, count in counts.items() if count)
+        return Progress(fraction=stored / (stored + left) if stored else 0.0, message=f"{stored} runs{said}")
 
     def _end(self) -> None:
         """Have every worker end its run, also those that Dask does not ask: the run is no task of Dask's."""
@@ -364,14 +318,11 @@ class Campaign:
             )
 
 
-def _differing(answer: Mapping[str, Any], version: str, commit: str | None) -> str | None:
+def _differing(answer: Mapping[str, Any]) -> str | None:
     """Why a host of that version does not take part; ``None``: it does."""
-    if answer["version"] != version:
-        return f"it has PinScope {answer['version']}; here is {version}"
-    if commit and answer["commit"] and answer["commit"] != commit:
-        return f"it has PinScope's commit {answer['commit'][:12]}; here is {commit[:12]}"
+    own = this_version()
+    if answer["version"] != own.version:
+        return f"it has PinScope {answer['version']}; here is {own.version}"
+    if own.commit and answer["commit"] and answer["commit"] != own.commit:
+        return f"it has PinScope's commit {answer['commit'][:12]}; here is {own.commit[:12]}"
     return None
-
-
-def _line(error: BaseException) -> str:
-    return error_line(f"{type(error).__name__}: {error}")

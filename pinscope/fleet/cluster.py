@@ -2,19 +2,23 @@
 machine, by ssh, by Slurm or in Kubernetes.
 
 A campaign's own scheduler has a certificate of its own, made for it and kept in memory, which workers get through their
-input: who does not hold it can neither ask nor answer. Nothing listens but the scheduler and one port of each worker.
+input: it lies in no shared folder and stands on no command line, and who does not hold it can neither ask nor answer.
+Nothing listens but the scheduler and one port of each worker. A worker ends with its input, so none outlives its
+campaign.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
+import secrets
+import shlex
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +27,7 @@ from typing import IO, Any
 import dask
 from distributed import Client, Scheduler, Security, SpecCluster
 
+from pinscope import isolation
 from pinscope.errors import BadInput, NotPossible
 from pinscope.fleet.worker import QUIET
 from pinscope.probes.process import ending_with_this
@@ -49,24 +54,32 @@ class QuietScheduler(Scheduler):
 
 @dataclass
 class Launch:
-    """A command that starts workers, and hands on to them what it is given.
+    """A command that starts workers, and hands its input on to them.
 
     Attributes:
         name: of its only worker; else of the launcher.
         command: the program and its arguments.
-        order: what a worker reads from its input.
         hosts: how many workers it starts, on hosts that it chooses; ``None``: the one of that name.
+        share: place of its worker among those of this machine, and how many they are; ``None``: it is elsewhere.
     """
 
     name: str
     command: Sequence[str]
-    order: Mapping[str, Any]
     hosts: int | None = None
+    share: tuple[int, int] | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _errors: Path = field(default=Path(os.devnull), init=False)
 
-    def start(self, errors: Path) -> None:
-        """Begin. ``errors``: file that takes what the program complains of."""
+    def start(self, order: Mapping[str, Any], errors: Path) -> None:
+        """Begin.
+
+        Args:
+            order: what each worker must know.
+            errors: file that takes what the program complains of.
+        """
+        own: dict[str, Any] = {"name": self.name} if self.hosts is None else {}
+        if self.share:
+            own |= {"share": self.share, "pretends": self.share[1] > 1, "folder": str(errors.parent)}
         self._errors = errors
         try:
             with errors.open("wb") as file:
@@ -82,7 +95,7 @@ class Launch:
             errors.write_text(f"{self.command[0]}: {error.strerror}")
         if self._input:
             with suppress(BrokenPipeError):  # it has ended already, and says why
-                self._input.write(json.dumps(self.order).encode() + b"\n")
+                self._input.write(json.dumps({**order, **own}).encode() + b"\n")
                 self._input.flush()
 
     @property
@@ -99,9 +112,7 @@ class Launch:
         """What its program complained of last, or how it ended."""
         if said := self._errors.read_text("utf-8", "replace").strip().splitlines():
             return error_line(said[-1].removeprefix("pinscope: "))
-        return (
-            f"its program ended with exit code {self._process.returncode}" if self._process and self.is_over else None
-        )
+        return f"it ended with exit code {self._process.returncode}" if self._process and self.is_over else None
 
     def ask_to_end(self) -> None:
         """Close its input."""
@@ -144,11 +155,9 @@ class Cluster:
             return [] if names else [("the cluster", False, None)]
         lacking = []
         for launch in self.launches:
-            name = launch.name if launch.name not in names else None
-            if launch.hosts is not None:
-                few = launch.hosts - len(names)
-                name = f"{few} of {launch.hosts} hosts of {launch.name}" if few > 0 else None
-            if name:
+            few = launch.hosts - len(names) if launch.hosts else launch.name not in names
+            if few > 0:
+                name = f"{few} of {launch.hosts} hosts of {launch.name}" if launch.hosts else launch.name
                 lacking.append((name, launch.is_over, launch.last_words))
         return lacking
 
@@ -162,10 +171,7 @@ def existing(address: str) -> Iterator[Cluster]:
         NotPossible: it does not answer, or does not let this user in.
     """
     if not address.startswith("tls://"):
-        raise BadInput(
-            f"{address} takes orders from anybody who reaches it; --scheduler takes a cluster with TLS, as tls://HOST:PORT"
-        )
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        raise BadInput(f"{address} takes orders from anybody; --scheduler takes a cluster with TLS, as tls://HOST:PORT")
     try:
         client = Client(address, security=Security(), timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
@@ -174,23 +180,18 @@ def existing(address: str) -> Iterator[Cluster]:
         yield Cluster(client)
 
 
-Plan = Callable[[Mapping[str, Any], Path], Sequence[Launch]]
-"""What to launch, given what each worker must know and a folder that is private and removed at the end."""
-
-
 @contextmanager
-def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluster]:
-    """A scheduler in this process, and the workers of a plan; at the end nothing of them is left.
+def own(campaign: str, launches: Sequence[Launch], listen: str | None = None) -> Iterator[Cluster]:
+    """A scheduler in this process, and workers; at the end nothing of them is left.
 
     Args:
         campaign: its name.
-        plan: what to launch, of :mod:`pinscope.fleet.launch`.
+        launches: what starts the workers.
         listen: address of this machine at which workers reach the scheduler; by default that of its outward route.
 
     Raises:
         NotPossible: the scheduler cannot listen there.
     """
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three or four a host, and often 1,024 are allowed
     security = Security.temporary()
@@ -204,10 +205,9 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
         with cluster, Client(cluster, set_as_default=False) as client:
             known = {field: getattr(security, field) for field in fields}
             order = {"campaign": campaign, "scheduler": cluster.scheduler_address, "security": known}
-            launches = plan(order, Path(folder))
             try:
                 for number, launch in enumerate(launches):
-                    launch.start(Path(folder, f"{number}.err"))
+                    launch.start(order, Path(folder, f"{number}.err"))
                 yield Cluster(client, launches)
             finally:
                 for launch in launches:
@@ -215,3 +215,94 @@ def own(campaign: str, plan: Plan, listen: str | None = None) -> Iterator[Cluste
                 deadline = time.monotonic() + END_SECONDS
                 for launch in launches:
                     launch.end(deadline)
+
+
+# What starts the workers
+
+
+_MODULE = "pinscope.fleet.worker"
+
+
+def local(count: int) -> list[Launch]:
+    """Workers on this machine; several pretend to be a host each, and share the GPUs between them."""
+    name, command = f"{socket.gethostname()}-local", isolation.command(_MODULE)
+    return [Launch(f"{name}-{place + 1}", command, share=(place, count)) for place in range(count)]
+
+
+def ssh(hosts: Sequence[str], options: Sequence[str] = (), python: str | None = None) -> list[Launch]:
+    """A worker on each host that ``ssh`` reaches without asking anything.
+
+    Args:
+        hosts: as ssh takes them.
+        options: further options of ssh.
+        python: the interpreter there, by default as here.
+    """
+    command, remote = ["ssh", "-T", "-o", "BatchMode=yes", *options, "--"], shlex.join(_started_by(python))
+    return [Launch(host, [*command, host, remote]) for host in hosts]
+
+
+def slurm(nodes: int, options: Sequence[str] = (), python: str | None = None) -> list[Launch]:
+    """A worker on each of so many nodes, in one allocation of ``srun``.
+
+    Args:
+        nodes: how many.
+        options: further options of srun.
+        python: the interpreter there, by default as here.
+    """
+    size = [f"--nodes={nodes}", "--ntasks-per-node=1", "--job-name=pinscope"]
+    keep_others = ["--kill-on-bad-exit=0", "--no-kill", "--wait=0"]
+    return [Launch("slurm", ["srun", *size, *keep_others, *options, *_started_by(python)], nodes)]
+
+
+def kubernetes(
+    nodes: int, image: str | None, gpus: int, options: Sequence[str] = (), python: str | None = None
+) -> list[Launch]:
+    """A pod on each of so many nodes, by ``kubectl run``, which removes it at the end.
+
+    Args:
+        nodes: how many.
+        image: the image of its container, which has PinScope.
+        gpus: how many of a node's GPUs a pod gets.
+        options: further options of kubectl.
+        python: the interpreter there, by default ``python3``.
+
+    Raises:
+        BadInput: no image.
+    """
+    if not image:
+        raise BadInput("--kubernetes takes --image: an image that has PinScope")
+    campaign = secrets.token_hex(4)
+    manifest = json.dumps(pod(campaign, image, gpus, python or "python3"))
+    how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}", *options]
+    names = [f"pinscope-{campaign}-{place}" for place in range(nodes)]
+    return [Launch(name, ["kubectl", "run", name, *how]) for name in names]
+
+
+def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
+    """The pod of one node as its manifest says it: no two of a campaign on a node, and called as the node is."""
+    ours = {"pinscope-campaign": campaign}
+    apart = {"labelSelector": {"matchLabels": ours}, "topologyKey": "kubernetes.io/hostname"}
+    container = {
+        "name": "worker",
+        "image": image,
+        "command": [*_started_by(python), "$(NODE)"],
+        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {},
+        "stdin": True,
+        "stdinOnce": True,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pinscope", "labels": ours},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
+            "containers": [container],
+        },
+    }
+
+
+def _started_by(python: str | None) -> list[str]:
+    return [python or isolation.command(_MODULE)[0], "-P", "-m", _MODULE]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from subprocess import TimeoutExpired
 from typing import Any
 
 from distributed import get_worker
@@ -73,31 +73,18 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
             tempfile.TemporaryDirectory(prefix="run-", dir=get_worker().local_directory) as folder,
             Store(f"sqlite:///{folder}/run.sqlite") as store,
         ):
-            job = jobs.start(store, run)
-            late = _is_late(job, campaign, time.monotonic() + limit_seconds)
+            job, deadline = jobs.start(store, run), time.monotonic() + limit_seconds
+            while campaign not in HERE.ended and time.monotonic() < deadline and job.child.poll() is None:
+                time.sleep(LOOK_SECONDS)
+            late = campaign not in HERE.ended and job.child.poll() is None
             if job.child.poll() is None:
-                try:
+                with suppress(BadInput):  # it has just ended
                     jobs.cancel(store, run.id)
-                except BadInput:  # it has just ended
-                    late = False
             job.child.wait()
             ended, rows, _ = jobs.ended_run(store, run.id)
             return {"bundle": render_bundle([(with_figures(store, ended), rows)], store.parts), "late": late}
     except PinScopeError as error:
         return {"refused": str(error)}
-
-
-def _is_late(job: jobs.Job, campaign: str, deadline: float) -> bool:
-    """Wait for the end of the run, of its time or of its campaign; whether its time has ended it."""
-    while campaign not in HERE.ended:
-        try:
-            job.child.wait(LOOK_SECONDS)
-        except TimeoutExpired:
-            if time.monotonic() > deadline:
-                return True
-        else:
-            return False
-    return False
 
 
 def end(campaign: str) -> None:

@@ -1,7 +1,7 @@
-"""The process that stands for a host in a campaign: ``python -m pinscope.fleet.worker [FILE|- [HOST]]``.
+"""The process that stands for a host in a campaign: ``python -m pinscope.fleet.worker [HOST]``.
 
-It reads from the file how to reach the scheduler; without one, or for ``-``, from its input, and ends when that ends.
-HOST is what its runs call their host. It opens one port, through which only who holds the campaign's certificate gets.
+It reads from its input how to reach the scheduler, and ends when that ends. HOST is what its runs call their host. It
+opens one port, through which only who holds the campaign's certificate gets.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ QUIET: Mapping[str, Any] = {
     "distributed.worker.preload": [],
 }
 """So that a worker does next to nothing while its child measures."""
+logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a campaign must know it says itself
 JOIN_SECONDS = 60.0
 """How long a scheduler is looked for."""
 
@@ -47,13 +48,12 @@ class QuietWorker(Worker):
         """Serve nothing."""
 
 
-async def _serve(order: Mapping[str, Any], is_watched: bool) -> None:
+async def _serve(order: Mapping[str, Any]) -> None:
     """Work until the scheduler is gone, a signal comes or the input ends."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    if is_watched:
-        loop.add_reader(0, lambda: None if os.read(0, 1) else (loop.remove_reader(0), loop.call_soon(stopped.set)))
+    loop.add_reader(0, lambda: None if os.read(0, 1) else (loop.remove_reader(0), loop.call_soon(stopped.set)))
     worker = await QuietWorker(
         order["scheduler"],
         host=f"tls://{get_ip(get_address_host(order['scheduler']))}",  # else it listens on every network
@@ -64,12 +64,11 @@ async def _serve(order: Mapping[str, Any], is_watched: bool) -> None:
         memory_limit=0,
         death_timeout=JOIN_SECONDS,
     )
-    ways_to_end = [asyncio.ensure_future(wait) for wait in (stopped.wait(), worker.finished())]
-    await asyncio.wait(ways_to_end, return_when=asyncio.FIRST_COMPLETED)
+    finished = asyncio.ensure_future(worker.finished())
+    finished.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
     host.end(order["campaign"])
     await worker.close()
-    for way in ways_to_end:
-        way.cancel()
 
 
 def _own_folder() -> Path:
@@ -87,18 +86,14 @@ def _own_folder() -> Path:
 
 def main(arguments: list[str]) -> int:
     """Join the campaign; 0 when it has ended."""
-    is_watched = arguments[:1] in ([], ["-"])
-    text = sys.stdin.readline() if is_watched else Path(arguments[0]).read_text("utf-8")
-    order = {"name": socket.gethostname(), **json.loads(text)}
-    place, sharing = order.get("share", (0, 1))
-    host.HERE.share = place, sharing
-    host.HERE.name = arguments[1] if len(arguments) > 1 else order["name"] if order.get("pretends") else None
+    order = {"name": socket.gethostname(), **json.loads(sys.stdin.readline())}
+    host.HERE.share = order.get("share", host.HERE.share)
+    host.HERE.name = arguments[0] if arguments else order["name"] if order.get("pretends") else None
     os.umask(0o077)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with dask.config.set(QUIET):
         try:
             with suppress(asyncio.CancelledError):
-                asyncio.run(_serve(order, is_watched))
+                asyncio.run(_serve(order))
         except (OSError, RuntimeError, ValueError) as error:
             print(f"pinscope: {str(error).splitlines()[0]}", file=sys.stderr)  # noqa: T201 - its starter reads it
             return 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +21,8 @@ from pinscope.text import quoted
 ANSWER_SECONDS = 5.0
 MOST_BYTES = 16 * 2**20
 """Of an answer; one of 500 holders has 200 KB."""
-AT_ONCE = 64
+AT_ONCE, MOST_PORT = 64, 65535
+_ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>\d{1,5}))?")
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 
 
@@ -72,24 +73,20 @@ def addresses(text: str) -> list[str]:
         InvalidParameter: one of them is none.
     """
     given = []
-    for part in filter(None, (word.strip() for word in text.split(","))):
-        try:
-            parts = urlsplit(f"//{part}")
-            host, port = parts.hostname, parts.port or DEFAULT_PORT
-        except ValueError:
-            host, port = None, 0
-        if not host or parts.path or parts.query or parts.username:
-            raise InvalidParameter(f"{quoted(part)} is no address of an exporter; write host:port, such as node1:10435")
-        given.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    if not given:
-        raise InvalidParameter("--hosts takes addresses of exporters by comma, such as node1:10435,node2:10435")
+    for part in map(str.strip, text.split(",")):
+        match = _ADDRESS.fullmatch(part)
+        if not match or int(match["port"] or 0) > MOST_PORT:
+            raise InvalidParameter(
+                f"{quoted(part)} is no address of an exporter; --hosts takes host:port by comma, such as node1:10435"
+            )
+        given.append(f"{match['host']}:{match['port'] or DEFAULT_PORT}")
     return list(dict.fromkeys(given))
 
 
-def read_hosts(names: Sequence[str], fetch: Callable[[str], str] | None = None) -> list[RemoteHost]:
+def read_hosts(names: Sequence[str]) -> list[RemoteHost]:
     """All of them at once, in their order; one that does not answer in time says so."""
     with ThreadPoolExecutor(min(AT_ONCE, len(names)), "pinscope-hosts") as pool:
-        return list(pool.map(lambda name: _read(name, fetch or _fetch), names))
+        return list(pool.map(_read, names))
 
 
 def _fetch(address: str) -> str:
@@ -98,10 +95,10 @@ def _fetch(address: str) -> str:
         return answer.read(MOST_BYTES).decode("utf-8", "replace")  # type: ignore[no-any-return]
 
 
-def _read(address: str, fetch: Callable[[str], str]) -> RemoteHost:
+def _read(address: str) -> RemoteHost:
     series = defaultdict[str, list[tuple[Mapping[str, str], float]]](list)
     try:
-        for family in text_string_to_metric_families(fetch(address)):
+        for family in text_string_to_metric_families(_fetch(address)):
             for sample in family.samples:
                 series[sample.name].append((sample.labels, sample.value))
     except (OSError, HTTPException) as error:

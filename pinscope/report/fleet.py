@@ -16,11 +16,11 @@ import numpy as np
 
 from pinscope.analysis.check import FORMAT as BASELINE_FORMAT
 from pinscope.analysis.check import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
-from pinscope.analysis.comparison import CellFigure, change_words
+from pinscope.analysis.comparison import change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import run_figures
-from pinscope.records.run import LAB_TITLES, Table, table
+from pinscope.records.run import LabKind, Table, table
 from pinscope.report.write import csv_cell
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
@@ -40,7 +40,7 @@ STATES = {"outlier": "worse", "suspect": "worse once", "alone": "too few alike",
 def read_fleet(
     store: Store,
     experiment: str,
-    lab: str = "cuda",
+    lab: LabKind = "cuda",
     newest: int = NEWEST,
     since: datetime | None = None,
     show: Callable[[int, int], None] = lambda _done, _of: None,
@@ -68,17 +68,13 @@ def read_fleet(
                 store.update(run_id, figures=figures)
         except PinScopeError:  # what cannot be read is left out; opening the run says why
             continue
-    fleet = fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
-    if not fleet.gpus:
-        where = LAB_TITLES[lab]  # type: ignore[index]
-        raise BadInput(f"no finished run of {experiment} on {where}; there may be some of another lab (--lab)")
-    return fleet
+    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
 
 
 def verdict(fleet: Fleet) -> str:
     """One sentence."""
     count, gpus = len(fleet.outliers), len(fleet.gpus)
-    what = "GPU" if any(gpu.gpu for gpu in fleet.gpus[:1]) else "host"
+    what = "GPU" if fleet.gpus[0].newest.gpu else "host"
     of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
@@ -144,17 +140,22 @@ def fleet_document(fleet: Fleet) -> dict[str, Any]:
         "groups": fleet.groups,
         "outliers": [_outlier(outlier) for outlier in fleet.outliers],
         "suspects": [_outlier(suspect) for suspect in fleet.suspects],
-        "gpus": [
-            {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
-            for place, gpu in enumerate(fleet.gpus)
-        ],
-        "figures": [_spread(fleet.figures[spread.figure], spread) for spread in fleet.spreads],
+        "gpus": _gpus(fleet),
+        "figures": [_spread(fleet, spread) for spread in fleet.spreads],
     }
 
 
-def _spread(figure: CellFigure, spread: Spread) -> dict[str, Any]:
+def _spread(fleet: Fleet, spread: Spread) -> dict[str, Any]:
+    figure, (group, _, quantiles, gpus) = fleet.figures[spread.figure], spread
     what = {"labels": dict(figure.labels), "figure": figure.figure, "unit": figure.value.unit}
-    return {**what, "group": spread.group, "gpus": spread.gpus, "quantiles": spread.quantiles}
+    return {**what, "group": group, "gpus": gpus, "quantiles": quantiles}
+
+
+def _gpus(fleet: Fleet) -> list[dict[str, Any]]:
+    return [
+        {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
+        for place, gpu in enumerate(fleet.gpus)
+    ]
 
 
 def _outlier(outlier: Outlier) -> dict[str, Any]:
@@ -169,19 +170,19 @@ def _outlier(outlier: Outlier) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    return {"host": gpu.host, "gpu": gpu.gpu or None, "device": gpu.device, "runs": gpu.runs}
+    own = gpu.newest
+    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs}
 
 
 def _csv(fleet: Fleet) -> bytes:
     """A row each GPU: who it is, how it was judged, and the figures that stand for their cells, in SI units."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    heads = ["host", "gpu", "device", "tags", "group", "judged", "runs"]
-    writer.writerow([*heads, *(fleet.figures[at].full_words for at in fleet.firsts)])
-    for place, (gpu, values) in enumerate(zip(fleet.gpus, fleet.values[:, fleet.firsts], strict=True)):
-        state = fleet.states.get(place, "")
-        own = [gpu.host, gpu.gpu, gpu.device, " ".join(gpu.tags), gpu.group, state, " ".join(gpu.runs)]
-        writer.writerow([*map(csv_cell, own), *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
+    gpus = _gpus(fleet)
+    writer.writerow([*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)])
+    for gpu, values in zip(gpus, fleet.values[:, fleet.firsts], strict=True):
+        own = (csv_cell(" ".join(value) if isinstance(value, list) else value) for value in gpu.values())
+        writer.writerow([*own, *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
     return text.getvalue().encode()
 
 
@@ -220,13 +221,7 @@ def _kept(store: Store, fleet: Fleet) -> KeptRuns:
         if kept := kept_figure(samples, figure.value.unit):
             cells[figure.key][figure.figure] = kept
     of_cell = {figure.key: figure for figure in fleet.figures}
-    first = store.run(fleet.gpus[chosen[0]].runs[0])
-    run = first.model_copy(update={"figure": None, "verdict": None, "attachments": (), "notes": ()})
-    return KeptRuns(
-        runs=tuple(fleet.gpus[place].runs[0] for place in chosen),
-        run=run,
-        cells=tuple(
-            KeptCell(kind=of_cell[cell].kind, labels=of_cell[cell].labels, figures=figures)
-            for cell, figures in cells.items()
-        ),
-    )
+    kept_cells = (KeptCell(kind=of_cell[of].kind, labels=of_cell[of].labels, figures=cells[of]) for of in cells)
+    ids = tuple(fleet.gpus[place].runs[0] for place in chosen)
+    bare = {"figure": None, "verdict": None, "attachments": (), "notes": ()}
+    return KeptRuns(runs=ids, run=store.run(ids[0]).model_copy(update=bare), cells=tuple(kept_cells))

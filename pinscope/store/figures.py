@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, insert, inspect, or_, select, update
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
-from pinscope.records.run import Run, RunFigures
+from pinscope.records.run import LabKind, Run, RunFigures
 from pinscope.store import documents, tables
 from pinscope.store.database import Database
 
@@ -126,7 +126,7 @@ def runs_without_figures(database: Database, experiment: str, lab: str) -> list[
         return list(connection.scalars(query.order_by(runs.created_at.desc())))
 
 
-def experiments_with_figures(database: Database) -> Iterator[tuple[str, str, int]]:
+def experiments_with_figures(database: Database) -> Iterator[tuple[str, LabKind, int]]:
     """Experiment, lab and how many of its runs have figures; those with most first."""
     columns = tables.FIGURES.c
     count = func.count()

@@ -10,7 +10,6 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -38,8 +37,6 @@ and its name. A row of these is within all bounds."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 """Begins a block that was compressed here; one that came as a whole is deflated, as in its bundle."""
-_Block = tuple[int, bytes, bytes | None]
-"""How many rows, their lines, and these compressed, where they are so already."""
 
 
 def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
@@ -49,9 +46,14 @@ def pack(rows: RowSource) -> Iterator[dict[str, Any]]:
         InvalidParameter: a row that is not an observation.
         BadBundle: as the bundle that they come from says.
     """
-    first = 0
-    for count, text, deflated in _plain_blocks(rows) or _blocks(map(dump_json, checked(rows))):
-        content = deflated or _codec().compress(text, asbytes=True)
+    plain, first, as_it_came = _plain_text(rows), 0, None
+    if plain and len(rows) <= ROWS and len(plain) <= BLOCK_BYTES:
+        blocks: Iterable[tuple[int, bytes]] = [(plain.count(b"\n") + 1, plain)]
+        as_it_came = rows.deflated()  # type: ignore[attr-defined]
+    else:
+        blocks = _blocks(plain.split(b"\n") if plain else (dump_json(row).encode() for row in checked(rows)))
+    for count, text in blocks:
+        content = as_it_came or _codec().compress(text, asbytes=True)
         yield {"sequence": first, "rows": count, "characters": len(text), "content": content}
         first += count
     if first != len(rows):
@@ -83,40 +85,30 @@ def _codec() -> Any:
     return pa.Codec("zstd", compression_level=1)
 
 
-def _blocks(lines: Iterable[str]) -> Iterator[_Block]:
-    block, size = list[str](), 0
+def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    block, size = list[bytes](), 0
     for line in lines:
         if block and (len(block) == ROWS or size + len(line) > BLOCK_BYTES):
-            yield len(block), "\n".join(block).encode(), None
+            yield len(block), b"\n".join(block)
             block, size = [], 0
         block.append(line)
         size += len(line) + 1
     if block:
-        yield len(block), "\n".join(block).encode(), None
+        yield len(block), b"\n".join(block)
 
 
-def _plain_blocks(rows: RowSource) -> list[_Block] | None:
-    """The lines as they are, where one look at the text shows that every row may be stored so; ``None``: look at them
-    one by one. If they are one block, that is compressed as it came."""
+def _plain_text(rows: RowSource) -> bytes | None:
+    """The lines of a bundle as they are, where one look at the text shows that every row may be stored so; ``None``:
+    look at the rows one by one."""
     if not (hasattr(rows, "lines") and hasattr(rows, "deflated")):
         return None
-    blocks, left, room, plain = list[_Block](), len(rows), _PLAIN_BYTES, None
-    for text in rows.lines():
-        plain = plain or _plain_lines(text[: text.find(b"\n")])
-        count = text.count(b"\n")
-        left, room = left - count, room - len(text)
-        if plain is None or min(left, room) < 0 or len(text) > BLOCK_BYTES or not plain.fullmatch(text):
+    plain, text = None, b""
+    for part in rows.lines():
+        plain = plain or _plain_lines(part[: part.find(b"\n")])
+        if plain is None or len(text) + len(part) > _PLAIN_BYTES or not plain.fullmatch(part):
             return None
-        if count <= ROWS:
-            blocks.append((count, text, None))
-            continue
-        lines = iter(text[:-1].split(b"\n"))
-        while block := b"\n".join(islice(lines, ROWS)):
-            blocks.append((min(count, ROWS), block, None))
-            count -= ROWS
-    if len(blocks) == 1 and (content := rows.deflated()):
-        blocks = [(*blocks[0][:2], content)]
-    return None if left else blocks
+        text = text + part if text else part
+    return text.removesuffix(b"\n")
 
 
 def _plain_lines(line: bytes) -> re.Pattern[bytes] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from typing import Any, overload
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, select
@@ -118,7 +119,7 @@ class StoredRows(Sequence[documents.StoredRow]):
             if len(rows) < count:
                 for begin, text in self._packed(connection, first, count):
                     rows += enumerate(map(documents.load_json, text.split(b"\n")), begin)
-                rows.sort(key=_number)
+                rows.sort(key=itemgetter(0))
         for sequence, row in rows:
             if not isinstance(row, dict):
                 raise self._unreadable(
@@ -130,7 +131,3 @@ class StoredRows(Sequence[documents.StoredRow]):
 
     def _unreadable(self, sequence: int, why: str) -> StoreFailed:
         return StoreFailed(f"observation {sequence} of run {self._run_id} in the database cannot be read ({why})")
-
-
-def _number(row: tuple[int, Any]) -> int:
-    return row[0]

@@ -125,10 +125,10 @@ class NewRows:
         self._waiting: dict[Table, list[dict[str, Any]]] = {}
         self._bytes = 0
 
-    def add(self, table: Table, row: dict[str, Any], size: int = 0) -> None:
-        """A row, of so many bytes where these are many."""
+    def add(self, table: Table, row: dict[str, Any]) -> None:
+        """A row, to be stored with others."""
         self._waiting.setdefault(table, []).append(row)
-        self._bytes += size
+        self._bytes += len(row.get("content", b""))
         if self._bytes > self.MOST_BYTES:
             self.write()
 
@@ -312,40 +312,27 @@ class Store(Database):
                 run = None
             if run is not None and run.status == "running":
                 raise BadInput(f"run {run_id} is still running; cancel it first")
-            self._delete(connection, [run_id])
+            connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id == run_id))  # what belongs to it goes with it
 
     def older_than(self, moment: datetime) -> list[str]:
         """Ids of the runs that began before, but for those that still run and those that are starred; the oldest
         first."""
         columns = tables.RUNS.c
-        may_be_starred = cast(columns.document, Text).contains('"baseline":true')
-        query = select(columns.id, may_be_starred).where(
-            columns.created_at < moment.astimezone(UTC).replace(tzinfo=None), columns.status != "running"
-        )
+        is_starred = cast(columns.document, Text).contains('"baseline":true')  # quotes in a text are escaped
+        began_before = columns.created_at < moment.astimezone(UTC).replace(tzinfo=None)
+        query = select(columns.id).where(began_before, columns.status != "running", ~is_starred)
         with self.reading() as connection:
-            found = connection.execute(query.order_by(columns.created_at)).all()
-        starred = self._read_runs([run_id for run_id, may in found if may])
-        kept = {run.id for run in starred if isinstance(run, Run) and run.baseline}
-        return [run_id for run_id, _ in found if run_id not in kept]
+            return list(connection.scalars(query.order_by(columns.created_at)))
 
     def delete_many(self, ids: Sequence[str]) -> int:
         """Remove runs that do not run, a hundred in one transaction; how many there were."""
         deleted = 0
         for first in range(0, len(ids), _RUNS_AT_ONCE):
-            some = ids[first : first + _RUNS_AT_ONCE]
+            some = tables.RUNS.c.id.in_(ids[first : first + _RUNS_AT_ONCE])
             with self.writing() as connection:
-                columns = tables.RUNS.c
-                query = select(columns.id).where(columns.id.in_(some), columns.status != "running")
-                ended = list(connection.scalars(query))
-                self._delete(connection, ended)
-            deleted += len(ended)
+                ended = connection.execute(delete(tables.RUNS).where(some, tables.RUNS.c.status != "running"))
+            deleted += ended.rowcount
         return deleted
-
-    @staticmethod
-    def _delete(connection: Connection, ids: Sequence[str]) -> None:
-        for table in (tables.OBSERVATIONS, tables.PARTS, tables.BLOCKS, tables.FIGURES):
-            connection.execute(delete(table).where(table.c.run_id.in_(ids)))
-        connection.execute(delete(tables.RUNS).where(tables.RUNS.c.id.in_(ids)))
 
     def restore(self, run: Run, rows: Sequence[documents.StoredRow]) -> None:
         """Store what a writer of this database kept in a file: the run, unless it is here, and rows that are not.
@@ -395,11 +382,9 @@ class Store(Database):
                 for run, rows in some:
                     incoming, has_ended = as_imported(run, rows), run.status != "running"
                     if incoming.id in here or recorded_run(incoming.id):
-                        new.write()
                         word = self._import_known(connection, incoming, rows, has_ended, parts)
                     else:
                         word = self._import_new(new, incoming, rows, parts)
-                        here.add(incoming.id)
                     outcome[word].append(run.id)
                 new.write()
         return Imported(**{key: tuple(ids) for key, ids in outcome.items()})
@@ -411,14 +396,14 @@ class Store(Database):
     def _import_new(self, new: NewRows, incoming: Run, rows: documents.RowSource, parts: Parts) -> str:
         new.add(tables.RUNS, {**as_columns(incoming), "observations": len(rows)})
         for block in pack(rows):
-            new.add(tables.BLOCKS, {"run_id": incoming.id, **block}, len(block["content"]))
+            new.add(tables.BLOCKS, {"run_id": incoming.id, **block})
         if known := row_of(incoming):
             self.figures.keep_texts(new.connection, known[1])
-            new.add(tables.FIGURES, known[0], len(known[0]["content"]))
+            new.add(tables.FIGURES, known[0])
         for attachment in incoming.attachments:
             for number, content in enumerate(parts(incoming, attachment)):
                 part = {"run_id": incoming.id, "name": attachment.name, "sequence": number, "content": content}
-                new.add(tables.PARTS, part, len(content))
+                new.add(tables.PARTS, part)
         return "added"
 
     def _import_known(

@@ -257,8 +257,8 @@ def fill(store: Store, made: SyntheticFleet, experiment: str = "bandwidth") -> N
             for number, values in enumerate(every):
                 run_id = f"{experiment}-{host.name}-{number}"
                 moment = row["created_at"] + timedelta(hours=number)
-                new.add(tables.RUNS, {**run_row, "id": run_id, "created_at": moment}, 4000)
+                new.add(tables.RUNS, {**run_row, "id": run_id, "created_at": moment})
                 own = {"run_id": run_id, "created_at": moment, "machine": host.name, "host": host.name}
                 own |= {"gpu": f"GPU-{host.name}", "tags": host.tag, "surroundings": hashes[host.fault]}
-                new.add(tables.FIGURES, {**row, **own, "content": values.astype("<f4").tobytes()}, 2000)
+                new.add(tables.FIGURES, {**row, **own, "content": values.astype("<f4").tobytes()})
         new.write()

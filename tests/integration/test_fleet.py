@@ -88,7 +88,7 @@ class Cluster:
 
     folder: Path
     """Has its address and certificates, and what its workers keep."""
-    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    workers: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -101,12 +101,14 @@ class Cluster:
         for name in names:
             folder = self.folder / name
             order = {"campaign": "", "scheduler": self.address, "security": security, "name": name, "pretends": True}
-            file = self.folder / f"{name}.json"
-            file.write_text(json.dumps({**order, "folder": str(folder)}))
-            own = isolation.command("pinscope.fleet.worker", str(file))
-            command = [sys.executable, "-c", OTHER_VERSION, str(file)] if name == other_version else own
-            queue = str(self.folder / f"queue-{name}")
-            self.workers[name] = subprocess.Popen(command, env=variables(PINSCOPE_QUEUE=queue))
+            own = isolation.command("pinscope.fleet.worker")
+            command = [sys.executable, "-c", OTHER_VERSION] if name == other_version else own
+            variables_here = variables(PINSCOPE_QUEUE=str(self.folder / f"queue-{name}"))
+            worker = subprocess.Popen(command, env=variables_here, stdin=subprocess.PIPE, text=True)
+            self.workers[name] = worker
+            assert worker.stdin is not None
+            worker.stdin.write(f"{json.dumps({**order, 'folder': str(folder)})}\n")
+            worker.stdin.flush()
         wait_until(lambda: set(names) <= set((self.folder / "workers").read_text().split()))
 
     def end(self, *names: str) -> None:
@@ -115,7 +117,8 @@ class Cluster:
             self.workers[name].send_signal(signal.SIGCONT)
             self.workers[name].terminate()
         for name in names:
-            self.workers[name].wait(60)
+            with self.workers[name] as worker:  # which closes its input
+                worker.wait(60)
 
     def campaign(self, *more: str, kill: Sequence[str] = (), stop: Sequence[str] = ()) -> tuple[int, Any]:
         """Carry one out; hosts are killed or stopped while they measure. Its exit code and JSON."""
@@ -129,7 +132,8 @@ class Cluster:
                 wait_until(worker.children)
                 worker.send_signal(signal.SIGSTOP if name in stop else signal.SIGKILL)
             for name in kill:
-                self.workers[name].wait()
+                with self.workers[name] as killed:
+                    killed.wait()
             said, complaints = process.communicate(timeout=240)
         assert "Traceback" not in complaints, complaints
         return process.returncode, json.loads(said)

@@ -10,6 +10,8 @@ import pytest
 
 from pinscope.analysis.figures import FINDING, HAS, named_figures
 from pinscope.analysis.outliers import FLOAT, HAS_NOT, LEAST_GROUP, NOTHING, Fleet, FleetRun, fleet_of
+from pinscope.charts.fleet import label_map
+from pinscope.errors import BadInput
 from tests.data.synthetic_fleet import KINDS, SyntheticFleet
 
 Change = Callable[[FleetRun], FleetRun]
@@ -21,7 +23,7 @@ def fleet(hosts: int = 60, faults: int = 1, seed: int = 5, experiment: str = "ba
 
 
 def blamed(found: Fleet) -> list[str]:
-    return [one.gpu.host for one in found.outliers]
+    return [one.gpu.newest.host for one in found.outliers]
 
 
 def values(run: FleetRun) -> np.ndarray:
@@ -39,7 +41,7 @@ def test_each_fault_is_found_named_and_explained() -> None:
         found = fleet_of(experiment, "cuda", *made.fleet_runs(experiment))
         assert set(blamed(found)) <= set(made.faults)
         for kind in kinds:
-            (one,) = (one for one in found.outliers if one.gpu.host == host[kind])
+            (one,) = (one for one in found.outliers if one.gpu.newest.host == host[kind])
             why = {key: (own, usual) for key, own, usual in one.why}
             assert why == {
                 "link": {"gpu.link.width_now": ("8", "16")},
@@ -49,7 +51,7 @@ def test_each_fault_is_found_named_and_explained() -> None:
             }[kind]  # fmt: skip
             assert (one.why_words == NOTHING) == (kind == "processor")
     bandwidth = fleet_of("bandwidth", "cuda", *made.fleet_runs())
-    rate = next(one for one in bandwidth.outliers if one.gpu.host == host["link"])
+    rate = next(one for one in bandwidth.outliers if one.gpu.newest.host == host["link"])
     assert rate.words.startswith("slower by 4")
     assert "size from 1 MiB on" in rate.words
 
@@ -65,7 +67,7 @@ def test_of_one_run_nobody_is_blamed_but_told_to_run_again() -> None:
     made = SyntheticFleet(60, 1, seed=5, runs=1)
     found = fleet_of("bandwidth", "cuda", *made.fleet_runs())
     assert not found.outliers
-    assert {one.gpu.host for one in found.suspects} <= set(made.faults)
+    assert {one.gpu.newest.host for one in found.suspects} <= set(made.faults)
     assert len(found.suspects) == 3  # what huge pages cost is not in it
 
 
@@ -165,21 +167,25 @@ def test_runs_with_other_cells_and_what_cannot_be_read_are_taken_as_they_are() -
     assert not found.outliers
 
 
-def test_labels_are_those_of_tags_and_racks_are_in_their_natural_order() -> None:
-    found = fleet(hosts=360, faults=0)
-    racks, worse = found.by_label("rack")
-    assert racks == [f"r{number}" for number in range(12)]
-    assert worse.shape == (12, len(found.firsts))
-    assert np.abs(worse).max() < 0.2
-    assert found.by_label("nothing")[0] == []
+def test_the_map_has_a_row_a_label_and_one_with_an_outlier_comes_first() -> None:
+    found = fleet(hosts=360, kinds=("link",))
+    (outlier,) = found.outliers
+    chart = label_map(found, "rack")
+    assert chart is not None
+    (heat,) = chart.figure.data
+    assert sorted(heat.y) == sorted({f"r{number}" for number in range(12)})
+    assert heat.y[0] == outlier.gpu.label("rack")
+    assert np.nanmax(heat.z[0]) == pytest.approx(outlier.change, rel=0.1)
+    assert np.nanmax(heat.z[1:]) < 0.2
+    assert label_map(found, "nothing") is None
     assert found.gpus[40].label("rack") == "r1"
 
 
 def test_the_spread_of_a_figure_is_that_of_its_gpus() -> None:
-    found = fleet(hosts=50, faults=0)
+    found = fleet(hosts=51, faults=0)
     spread = found.spreads[3]
     values = found.values[:, spread.figure]
-    assert spread.gpus == 50
+    assert spread.gpus == 51
     assert spread.quantiles[0] == pytest.approx(values.min())
     assert spread.quantiles[2] == pytest.approx(np.median(values))
     assert spread.quantiles[4] == pytest.approx(values.max())
@@ -189,5 +195,6 @@ def test_kinds_of_faults_are_the_four() -> None:
     assert set(SyntheticFleet(100, 2, seed=1).faults.values()) == set(KINDS)
 
 
-def test_nothing_is_an_empty_fleet() -> None:
-    assert not fleet_of("bandwidth", "cuda", [], {}).gpus
+def test_without_runs_there_is_no_fleet() -> None:
+    with pytest.raises(BadInput, match="no finished run of bandwidth"):
+        fleet_of("bandwidth", "cuda", [], {})

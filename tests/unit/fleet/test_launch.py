@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +15,47 @@ from pinscope.errors import BadInput
 
 pytest.importorskip("distributed")
 
-from pinscope.fleet import launch
-from pinscope.fleet.cluster import Plan
+from pinscope.fleet import cluster
+from pinscope.fleet.cluster import Launch
 
 HOST = socket.gethostname()
-ORDER = {"campaign": "c1", "scheduler": "tls://10.0.0.1:1", "security": {"tls_worker_key": "SECRET"}}
+ORDER = {"campaign": "c1", "security": {"tls_worker_key": "SECRET"}}
 
 
-@pytest.mark.parametrize(
-    ("plan", "names", "hosts"),
-    [
-        (launch.local(2), [f"{HOST}-local-1", f"{HOST}-local-2"], None),
-        (launch.ssh(["node1", "me@node2"], ["-p", "22"]), ["node1", "me@node2"], None),
-        (launch.slurm(3, ["--exclusive"]), ["slurm"], 3),
-    ],
-)
-def test_a_worker_gets_the_certificate_by_its_input_and_by_nothing_else(
-    plan: Plan, names: list[str], hosts: int | None, tmp_path: Path
-) -> None:
-    launches = plan(ORDER, tmp_path)
-    assert [(each.name, each.hosts) for each in launches] == [(name, hosts) for name in names]
-    for each in launches:
-        assert each.order["security"] == ORDER["security"]
-        assert "SECRET" not in " ".join(each.command)
+def read_by(launch: Launch, folder: Path) -> Any:
+    """What its worker reads, by a program that hands its input on."""
+    program = "import sys; from pathlib import Path; Path(sys.argv[1]).write_text(sys.stdin.readline())"
+    instead = replace(launch, command=[sys.executable, "-c", program, str(folder / "read")])
+    instead.start(ORDER, folder / "errors")
+    try:
+        assert instead._process is not None
+        assert instead._process.wait(60) == 0, instead.last_words
+    finally:
+        instead.ask_to_end()
+    return json.loads((folder / "read").read_text())
+
+
+def test_a_worker_gets_the_certificate_by_its_input_and_by_nothing_else(tmp_path: Path) -> None:
+    ways = {
+        (f"{HOST}-local-1", f"{HOST}-local-2"): cluster.local(2),
+        ("node1", "me@node2"): cluster.ssh(["node1", "me@node2"], ["-p", "22"]),
+        (None,): cluster.slurm(3, ["--exclusive"]),
+    }
+    for names, launches in ways.items():
+        read = [read_by(launch, tmp_path) for launch in launches]
+        assert tuple(order.get("name") for order in read) == names
+        assert all(order["security"] == ORDER["security"] for order in read)
+    assert [launch.hosts for launch in cluster.slurm(3)] == [3]
 
 
 def test_several_workers_of_one_machine_pretend_to_be_hosts_and_share_its_gpus(tmp_path: Path) -> None:
-    (alone,) = launch.local(1)(ORDER, tmp_path)
-    assert (alone.order["pretends"], alone.order["share"]) == (False, [0, 1])
-    assert [(each.order["pretends"], each.order["share"]) for each in launch.local(2)(ORDER, tmp_path)] == [
-        (True, [0, 2]), (True, [1, 2]),
-    ]  # fmt: skip
+    read = [read_by(launch, tmp_path) for launch in (*cluster.local(1), *cluster.local(2))]
+    assert [(order["pretends"], order["share"]) for order in read] == [(False, [0, 1]), (True, [0, 2]), (True, [1, 2])]
 
 
 def test_kubernetes_needs_an_image() -> None:
     with pytest.raises(BadInput, match="--image"):
-        launch.kubernetes(2, None, 1)
+        cluster.kubernetes(2, None, 1)
 
 
 def test_a_pod_is_one_that_kubernetes_takes() -> None:
@@ -55,4 +63,4 @@ def test_a_pod_is_one_that_kubernetes_takes() -> None:
         "kubernetes_validate", reason="pip install kubernetes-validate brings the schemas"
     )
     for gpus in (0, 8):
-        schemas.validate(launch.pod("c1", "registry.example/pinscope", gpus, "python3"), "1.37", strict=True)
+        schemas.validate(cluster.pod("c1", "registry.example/pinscope", gpus, "python3"), "1.37", strict=True)

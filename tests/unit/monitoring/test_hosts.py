@@ -7,6 +7,7 @@ import pytest
 from pinscope.cli.live_hosts import show_hosts
 from pinscope.errors import InvalidParameter
 from pinscope.live.sampler import History
+from pinscope.monitoring import hosts
 from pinscope.monitoring.hosts import addresses, read_hosts
 from pinscope.monitoring.server import MetricsServer, SnapshotCollector
 from tests.data.synthetic_snapshot import GIB, TAKEN_AT, device, holder, host, snapshot
@@ -37,13 +38,14 @@ def test_hosts_are_read_from_their_exporters(capsys: pytest.CaptureFixture[str])
     assert err.count("\n") == 2
 
 
-def test_what_is_no_exporter_is_said() -> None:
+def test_what_is_no_exporter_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for answer in ("", "<html>", "up 1\n", "pinscope_up{ 1\n"):
-        (one,) = read_hosts(["x:1"], lambda _, answer=answer: answer)
+        monkeypatch.setattr(hosts, "_fetch", lambda _, answer=answer: answer)
+        (one,) = read_hosts(["x:1"])
         assert one.problem == "what answers there is no exporter of PinScope"
 
 
-def test_a_link_with_fewer_lanes_than_its_best_is_named() -> None:
+def test_a_link_with_fewer_lanes_than_its_best_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(
         [
             "pinscope_up 1",
@@ -56,7 +58,8 @@ def test_a_link_with_fewer_lanes_than_its_best_is_named() -> None:
             "",
         ]
     )
-    (one,) = read_hosts(["x:1"], lambda _: text)
+    monkeypatch.setattr(hosts, "_fetch", lambda _: text)
+    (one,) = read_hosts(["x:1"])
     assert list(one.slow_links) == ["GPU 0: 8 of 16 lanes"]
     assert one.unattributed_bytes == 11
     assert one.pinned_bytes is None

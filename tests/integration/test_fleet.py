@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+import pinscope
 from pinscope import isolation
 from pinscope.store.store import Store
 from tests.integration.processes import in_the_background, variables
@@ -180,7 +181,7 @@ def reasons(result: Any) -> dict[str, str]:
     return {line["host"]: line["reason"] for line in result["missing"]}
 
 
-OTHER = "it has PinScope 0.0.9; here is 0.1.0"
+OTHER = f"it has PinScope 0.0.9; here is {pinscope.__version__}"
 
 
 def test_a_lost_host_and_one_of_another_version_are_named_and_the_rest_is_kept(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.charts.marks import Chart, alt_text
 from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
 from pinscope.charts.theme import COLOURS, FRAME_PIXELS, template
-from pinscope.units import format_change
+from pinscope.units import format_change, format_share
 
 MOST_LABELS, MOST_TICKS = 60, 24
 """Rows of the map, those that are worst first; and figures that are written below it."""
@@ -78,7 +78,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         "labels",
         f"By {label}",
         f"The mean of the GPUs of each {label} against all like them, or a GPU that is worse: red, full from "
-        f"{FULL:.0%} on.{left}",
+        f"{format_share(FULL)} on.{left}",
         figure,
         alt_text(f"Worst by {label}", ends),
     )

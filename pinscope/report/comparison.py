@@ -162,7 +162,7 @@ def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     if not everything:
         once = [cell for cell in firsts if cell.verdict == "unknown"]
         once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
-        yield _cells_table(comparison, "Measured once: not told from chance", once[:MOST_ROWS])
+        yield _cells_table(comparison, "Measured once: no interval", once[:MOST_ROWS])
     if everything or not is_experiment:
         lone = [
             (cell.words, b if cell.is_new else a, format_value(cell.amount, cell.value.unit))
@@ -382,7 +382,7 @@ def junit(checked: Sequence[Checked]) -> bytes:
         for cell in (cell for cell in result.cells if cell.key not in failing):
             why = f"{limit} more would not show: too few runs"
             if cell.verdict == "unknown":
-                why = "measured once: not told from chance"
+                why = "measured once: no interval"
             cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
         for where, outcome, why in cases:
             case = ET.SubElement(suite, "testcase", classname=name, name=where)

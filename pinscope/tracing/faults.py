@@ -17,7 +17,7 @@ from pinscope.tracing.stacks import OURS
 bind(globals())
 
 _OWN_MODULES = (
-    "bound", "cupti_library", "error_filter", "faults", "host_calls", "host_data", "lanes", "library_calls",
+    "bound", "cupti_library", "error_filter", "faults", "host_calls", "host_data", "lanes", "later", "library_calls",
     "library_log", "loader_origins", "managed", "mapped_file", "pending", "process_end", "recorder", "source_memory",
     "spool_folder", "stacks", "waits", "watch_reads",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from pinscope.tracing.faults import answered, is_of_the_program
 from pinscope.tracing.library_calls import WHEN_OVER, change_function, change_method, when_imported
 from pinscope.tracing.loader_origins import Loaders, loader_flags
 from pinscope.tracing.mapped_file import CONVERTED, GATHERED, LOADS, NEXT, PINNED, PINS, RECEIVE, RECEIVED, STAGED
-from pinscope.tracing.recorder import Recorder, newest_recorder, recorder_here
+from pinscope.tracing.recorder import newest_recorder, recorder_here
 from pinscope.tracing.watch_reads import WatchedTensors
 
 if TYPE_CHECKING:
@@ -83,16 +83,17 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                 return original(*arguments, **named)
             recorder = newest_recorder()
             if not large:
+                recorder.lanes.open_small(_getframe(1))
                 try:
-                    recorder.lanes.open_small(_getframe(1))
                     return original(*arguments, **named)
                 finally:
-                    recorder.lanes.close_small()
+                    recorder.lanes.close()
             if not recorder.is_on:
                 return original(*arguments, **named)
+            call: tuple[Any, ...] = ()
             try:
                 _INSIDE.add(thread)
-                stack = _kept(recorder, recorder.begin_library_call)
+                stack = recorder.lanes.open_large(_getframe(1))
                 before, begun = getrusage(RUSAGE_THREAD), _clock()
                 result = original(*arguments, **named)
                 ended, after = _clock(), getrusage(RUSAGE_THREAD)
@@ -101,12 +102,11 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
                         named.get("non_blocking") or any(each is True for each in arguments)
                     ):
                         described = described[0], described[1] & ~CONVERTED, ""  # then PyTorch converts on the GPU
-                    note = recorder.library_log.note_call
-                    _kept(recorder, note, name, stack, described, begun, ended, before, after)
+                    call = name, stack, described, begun, ended, before, after
                 return result
             finally:
                 _INSIDE.discard(thread)
-                _kept(recorder, recorder.lanes.close)
+                recorder.lanes.close(*call)
 
         return called
 
@@ -115,17 +115,6 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
 _INSIDE: set[int] = set()
 """Threads that are in such a call."""
-
-
-def _kept(recorder: Recorder, work: Callable[..., Any], *arguments: Any) -> Any:
-    """What ours gives; its fault is none of the program's."""
-    try:
-        return work(*arguments)
-    except Exception as error:
-        if is_of_the_program(error):
-            raise
-        recorder.caught(error)
-        return 0
 
 
 # PyTorch
@@ -246,8 +235,8 @@ def _follow_loaders(module: Any) -> None:
             batch = original(self)
             ended, after = _clock(), getrusage(RUSAGE_THREAD)
             flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
-            stack = _kept(recorder, recorder.stack_here)
-            _kept(recorder, recorder.library_log.note_call, NEXT, stack, (0, flags, ""), begun, ended, before, after)
+            stack = answered(recorder.stack_here) or 0
+            recorder.lanes.close(NEXT, stack, (0, flags, ""), begun, ended, before, after)
             loaders.note(self, batch)
             return batch
 

@@ -2,7 +2,7 @@
 
 Runs inside the traced program, as the recorder does. Data is known by samples: some pieces of the host's memory, spread
 over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
-program, and pages that the copy touched first are its own.
+program, and pages that the copy touched first are its own. What a sample says is looked at later.
 
 What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`).
 """
@@ -14,6 +14,7 @@ import re
 import struct
 
 from pinscope.tracing.bound import TYPE_CHECKING, _thread, bind, os, time
+from pinscope.tracing.later import Later
 from pinscope.tracing.mapped_file import CallLog
 
 if TYPE_CHECKING:
@@ -65,20 +66,24 @@ class HostData:
         folder: of the spool.
         functions: number of each function of the driver that is followed → its name.
         memory: looks at the memory of large ones.
+        late: does what samples need no more of the program for.
 
     Attributes:
-        functions: numbers of those that copy.
+        functions: numbers of those that copy; those of them ``to_gpu`` and ``to_host``.
         sizes: address of the parameters of a copy that was seen before → its bytes; at the same depth of the program
             the next copy has its parameters there.
         due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
+        known: stacks from which large copies need not be told before they begin, but to :meth:`note` when they are
+            over.
     """
 
-    def __init__(self, folder: SpoolFolder, functions: Mapping[str, str], memory: SourceMemory) -> None:
-        self._to_gpu = frozenset(int(number) for number, name in functions.items() if _TO_GPU.fullmatch(name))
-        self._to_host = frozenset(int(number) for number, name in functions.items() if _TO_HOST.fullmatch(name))
-        self.functions = self._to_gpu | self._to_host | memory.functions.keys()
+    def __init__(self, folder: SpoolFolder, functions: Mapping[str, str], memory: SourceMemory, late: Later) -> None:
+        self.to_gpu = frozenset(int(number) for number, name in functions.items() if _TO_GPU.fullmatch(name))
+        self.to_host = frozenset(int(number) for number, name in functions.items() if _TO_HOST.fullmatch(name))
+        self.functions = self.to_gpu | self.to_host | memory.functions.keys()
         self.due: dict[int, tuple[bool, int, int, int]] = {}
-        self._memory = memory
+        self.known = memory.known
+        self._memory, self._late = memory, late
         self._log = CallLog(folder, "data", DATA)
         self._sampler = _Sampler()
         self.sizes: dict[int, ctypes.c_uint64] = {}
@@ -111,41 +116,63 @@ class HostData:
         self._expect(number, copied, correlation)
         return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
 
-    def knows(self, stack: int) -> bool:
-        """Whether large copies from a stack need not be told before they begin, but to :meth:`note` when they are
-        over."""
-        return stack in self._memory.known
+    def note(
+        self, number: int, copied: tuple[int, int, int], correlation: int, stack: int, sample: bytes | None
+    ) -> None:
+        """A call from such a stack is over.
 
-    def note(self, number: int, copied: tuple[int, int, int], correlation: int, stack: int) -> None:
-        """A call from such a stack is over: function, its first three parameters, correlation id."""
-        if number in self.functions and copied[2] > LARGE_BYTES:
+        Args:
+            number: of its function.
+            copied: its first three parameters.
+            correlation, stack: of the call.
+            sample: of what it has sent, of a function of :attr:`to_gpu`.
+        """
+        if number not in self.functions or copied[2] <= LARGE_BYTES:
+            return
+        if (stack, number) not in self._memory.known_sites:
+            self.known.discard(stack)
+        if number in self.to_gpu:
+            target, source, size = copied
+            self._note_sent(correlation, (source, size), (target, size), sample)
+        else:
             self._expect(number, copied, correlation)
-            if (stack, number) not in self._memory.known_sites:
-                self._memory.known.discard(stack)
+            if correlation in self.due:
+                self.is_over(correlation)
 
     def _expect(self, number: int, copied: tuple[int, int, int], correlation: int) -> None:
         target, source, size = copied
-        if number in self._to_gpu:
+        if number in self.to_gpu:
             self.due[correlation] = False, source, target, size
-        elif (source, size) in self._on_gpu and number in self._to_host:
-            self.due[correlation] = True, target, source, size
+        elif number in self.to_host:
+            self._late.catch_up()
+            if (source, size) in self._on_gpu:
+                self.due[correlation] = True, target, source, size
 
     def is_over(self, correlation: int) -> None:
         """The call of a copy that is due is over."""
-        begun = time.time_ns()
         is_back, host, device, size = self.due.pop(correlation)
-        self._since = self._since or begun
-        left = SPARE_NS + (begun - self._since) // SHARE - self._spent
         if is_back:
-            if left > 0:
-                self._note_back(correlation, (host, size), (device, size))
-        elif left > RESERVE_NS:
-            self._note_sent(correlation, (host, size), (device, size))
-        else:  # nobody knows what is there now
-            self._on_gpu.pop((device, size), None)
-            self._brought.pop((host, size), None)
-            return
+            sample = self.sample(host, size, 0)
+            if sample is not None:
+                self._note_back(correlation, (host, size), (device, size), sample)
+        else:
+            self._late.put_off(self._note_sent, correlation, (host, size), (device, size), self.sample(host, size))
+
+    def sample(self, address: int, size: int, spare: int = RESERVE_NS) -> bytes | None:
+        """Of what a large copy has carried; ``None`` where no time is left for that.
+
+        Args:
+            address: of its memory.
+            size: its bytes.
+            spare: nanoseconds that must be left.
+        """
+        begun = time.time_ns()
+        self._since = self._since or begun
+        if SPARE_NS + (begun - self._since) // SHARE - self._spent <= spare:
+            return None
+        sample = self._sampler.read(address, size)
         self._spent += time.time_ns() - begun
+        return sample
 
     def close(self) -> None:
         """No more copies come."""
@@ -159,8 +186,12 @@ class HostData:
     def _tables(self) -> tuple[dict[Place, Any], ...]:
         return self._sent, self._lies, self._on_gpu, self._brought
 
-    def _note_sent(self, correlation: int, host: Place, device: Place) -> None:
-        sample = self._sampler.read(*host)
+    def _note_sent(self, correlation: int, host: Place, device: Place, content: bytes | None) -> None:
+        if content is None:  # nobody knows what is there now
+            self._on_gpu.pop(device, None)
+            self._brought.pop(host, None)
+            return
+        sample = _told_by(content)
         sent, sender, up = self._brought.pop(host, (0, 0, 0))
         if sample and sent:
             kind = LATER if sample == sent else LATER_PARTLY if _is_changed_in_places(sample, sent) else LATER_OTHER
@@ -181,12 +212,12 @@ class HostData:
         else:
             self._on_gpu.pop(device, None)
 
-    def _note_back(self, correlation: int, host: Place, device: Place) -> None:
+    def _note_back(self, correlation: int, host: Place, device: Place, content: bytes) -> None:
         known = self._on_gpu.get(device)
         if known is None:  # another thread has sent something else meanwhile
             return
         sent, sender = known
-        sample = self._sampler.read(*host)
+        sample = _told_by(content)
         kind = BACK if sample == sent else BACK_PARTLY if _is_changed_in_places(sample, sent) else BACK_OTHER
         self._log.note(correlation, kind, sender)
         self._brought[host] = sent, correlation, sender
@@ -211,18 +242,23 @@ class _Sampler:
         self._whole = (ctypes.c_uint64 * 2)(ctypes.addressof(self._content), PIECES * PIECE_BYTES)
         self._places = (ctypes.c_uint64 * (2 * PIECES))(*[PIECE_BYTES] * (2 * PIECES))
 
-    def read(self, address: int, size: int) -> int:
-        """A byte for each piece; 0 where the memory cannot be read or says too little, or another thread reads now."""
+    def read(self, address: int, size: int) -> bytes:
+        """The pieces; empty where the memory cannot be read, or another thread reads now."""
         if not self._lock.acquire(False):
-            return 0
+            return b""
         try:
             step = (size - PIECE_BYTES) // (PIECES - 1) // PIECE_BYTES * PIECE_BYTES  # equal values alike
             self._places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
             count = self._read(self._process, self._whole, 1, self._places, PIECES, 0)
-            content = self._content.raw
+            content: bytes = self._content.raw
+            return content if count == len(content) else b""
         finally:
             self._lock.release()
-        pieces = [content[place : place + PIECE_BYTES] for place in range(0, len(content), PIECE_BYTES)]
-        if count != len(content) or len({*pieces}) < LEAST_DIFFERENT:
-            return 0
-        return int.from_bytes(bytes([hash(piece) & 0xFF for piece in pieces]), "little")
+
+
+def _told_by(content: bytes) -> int:
+    """A byte for each piece; 0 where they say too little."""
+    pieces = [content[place : place + PIECE_BYTES] for place in range(0, len(content), PIECE_BYTES)]
+    if len({*pieces}) < LEAST_DIFFERENT:
+        return 0
+    return int.from_bytes(bytes([hash(piece) & 0xFF for piece in pieces]), "little")

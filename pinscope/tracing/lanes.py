@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from pinscope.tracing.bound import _thread, bind
-from pinscope.tracing.host_data import HostData
-from pinscope.tracing.mapped_file import CallLog
+from pinscope.tracing.host_data import LARGE_BYTES, HostData
+from pinscope.tracing.later import Later
 
 bind(globals())
 
@@ -117,7 +117,9 @@ class Lanes:
     Args:
         notes: what the instructions note.
         data: looks at the memory of copies, and at what they carry.
-        log: takes what is noted, by entries of :data:`mapped_file.LANE_ENTRY`.
+        note: takes what is noted, by entries of :data:`mapped_file.LANE_ENTRY`.
+        note_call: takes calls of libraries: :meth:`library_log.LibraryLog.note_call`.
+        late: takes what the program need not wait for.
         stack: gives the number of the stack above a frame.
         range_now: gives the number of the range that is open.
         caught: takes a fault of ours.
@@ -131,12 +133,15 @@ class Lanes:
         self,
         notes: Notes,
         data: HostData,
-        log: CallLog,
+        note: Callable[..., None],
+        note_call: Callable[..., None],
+        late: Later,
         stack: Callable[[FrameType | None], int],
         range_now: Callable[[], int],
         caught: Callable[[BaseException], None],
     ) -> None:
-        self._notes, self._data, self._note = notes, data, log.note
+        self._notes, self._data, self._late = notes, data, late
+        self._note, self._note_call = note, note_call
         self._stack, self._range_now, self._caught = stack, range_now, caught
         self.last_calls: dict[int, int] = {}
         self.seen: set[int] = set()
@@ -152,17 +157,24 @@ class Lanes:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def open(self, stack: int) -> None:
-        """A library is called with large data in this thread: it has a lane, if nothing needs Python."""
-        if self._data.knows(stack):
-            self._take(stack, True)
+    def open_large(self, caller: FrameType) -> int:
+        """A library is called with data that may be large, from this frame: it has a lane, if nothing needs Python. The
+        number of the stack; 0 where that failed."""
+        try:
+            stack = self._stack(caller)
+            if stack in self._data.known:
+                self._take(stack, True)
+            return stack
+        except BaseException as error:  # noqa: BLE001 - nothing may reach the program
+            self._caught(error)
+            return 0
 
     def open_small(self, caller: FrameType) -> None:
-        """It is called with data of which no copy is large, whatever it converts; the frame that calls."""
+        """It is called with data of which no copy is large, whatever it converts."""
         try:
             if self._notes.is_on and (stack := self._stack(caller)) in self.seen:
                 self._take(stack, False)
-        except BaseException as error:  # noqa: BLE001 - nothing may reach the program
+        except BaseException as error:  # noqa: BLE001 - as above
             self._caught(error)
 
     def _take(self, stack: int, is_large: bool) -> None:
@@ -173,42 +185,51 @@ class Lanes:
             self._open[thread] = lane, first, words, stack, is_large
             lane.thread = thread
 
-    def close_small(self) -> None:
-        """It has returned."""
-        try:
-            self.close()
-        except BaseException as error:  # noqa: BLE001 - as above
-            self._caught(error)
-
     def stop(self) -> None:
         """From now on Python is needed for the calls of this thread."""
         if opened := self._open.get(_thread.get_ident()):
             opened[0].thread = 0
 
-    def close(self) -> None:
-        """The library has returned: enter what is in the lane."""
-        thread = _get_ident()
-        if (opened := self._open.pop(thread, None)) is None:
-            return
-        lane, first, words, stack, is_large = opened
-        lane.thread = 0
-        end = lane.next - first >> 3
-        if not end:
-            return
-        thread &= 0xFFFFFFFF
-        self.last_calls[thread] = words[end - _WORDS]
-        self._note(thread, stack, self._range_now(), words[:end].tobytes())
-        if is_large or end > _TOGETHER:
-            for place in range(_TOGETHER, end, _TOGETHER):
-                self._note(thread, stack, self._range_now(), words[place:end].tobytes())
-            for place in range(0, end, _WORDS):
-                self._look(stack, words[place], words[place + 1], tuple(words[place + 6 : place + _WORDS]))
+    def close(self, *call: Any) -> None:
+        """The library has returned: enter what is in the lane; of large data later, but for samples.
 
-    def _look(self, stack: int, correlation: int, number: int, copied: tuple[int, int, int]) -> None:
-        """At what a call has carried."""
-        self._data.note(number, copied, correlation, stack)
-        if correlation in self._data.due:
-            self._data.is_over(correlation)
+        Args:
+            call: what ``note_call`` is given of it, behind thread and range.
+        """
+        try:
+            thread, range_number = _get_ident() & 0xFFFFFFFF, self._range_now()
+            if opened := self._open.pop(_get_ident(), None):
+                lane, first, words, stack, is_large = opened
+                lane.thread = 0
+                end = lane.next - first >> 3
+                if end:
+                    self.last_calls[thread] = words[end - _WORDS]
+                    enter = self._put_off if is_large or end > _TOGETHER else self._note
+                    enter(thread, stack, range_number, words[:end].tobytes())
+            if call:
+                self._late.put_off(self._note_call, thread, range_number, *call)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._caught(error)
+
+    def _put_off(self, thread: int, stack: int, range_number: int, noted: bytes) -> None:
+        data, samples, words = self._data, [], memoryview(noted).cast("Q")
+        fetches = False
+        for place in range(1, len(words), _WORDS):
+            number, size = words[place], words[place + 7]
+            is_sent = number in data.to_gpu and size > LARGE_BYTES
+            samples.append(data.sample(words[place + 6], size) if is_sent else None)
+            fetches |= number in data.to_host
+        self._late.put_off(self._enter, thread, stack, range_number, noted, samples)
+        if fetches:  # it is sampled by what was sent
+            self._late.catch_up()
+
+    def _enter(self, thread: int, stack: int, range_number: int, noted: bytes, samples: list[bytes | None]) -> None:
+        for place in range(0, len(noted), 8 * _TOGETHER):
+            self._note(thread, stack, range_number, noted[place : place + 8 * _TOGETHER])
+        words = memoryview(noted).cast("Q")
+        for call, sample in enumerate(samples):
+            correlation, number, *_, target, source, size = words[call * _WORDS : (call + 1) * _WORDS]
+            self._data.note(number, (target, source, size), correlation, stack, sample)
 
     def cut(self) -> Iterator[tuple[int, int]]:
         """The recording is over before the library has returned: correlation id and begin of the calls that are not

@@ -10,7 +10,7 @@ from sys import _getframe
 from types import FrameType
 from typing import Any
 
-from pinscope.tracing.bound import _thread, as_json, bind, time
+from pinscope.tracing.bound import as_json, bind, time
 from pinscope.tracing.mapped_file import HOST_ENTRY, READ_ENTRY, CallLog
 from pinscope.tracing.spool_folder import SpoolFolder
 
@@ -23,28 +23,36 @@ class LibraryLog:
     Args:
         folder: of its spool.
         stack: gives the number of the stack above a frame.
-        range_now: gives the number of the range that is open.
 
     Attributes:
         watched: entries of copies that are watched, and of reads; they wait for :meth:`flush`, as CUPTI's records of
             these copies do.
     """
 
-    def __init__(
-        self, folder: SpoolFolder, stack: Callable[[FrameType | None], int], range_now: Callable[[], int]
-    ) -> None:
-        self._folder, self._stack, self._range_now = folder, stack, range_now
+    def __init__(self, folder: SpoolFolder, stack: Callable[[FrameType | None], int]) -> None:
+        self._folder, self._stack = folder, stack
         self._calls = CallLog(folder, "host_calls", HOST_ENTRY)
         self.watched: deque[tuple[int, int, int, int]] = deque()
         self._names: dict[tuple[str, str], int] = {}
         self._next_name = itertools.count(1)
 
     def note_call(
-        self, name: str, stack: int, described: tuple[int, int, str], begun: int, ended: int, before: Any, after: Any
+        self,
+        thread: int,
+        range_number: int,
+        name: str,
+        stack: int,
+        described: tuple[int, int, str],
+        begun: int,
+        ended: int,
+        before: Any,
+        after: Any,
     ) -> None:
-        """A call that moved data of the host is over, in this thread.
+        """A call that moved data of the host is over.
 
         Args:
+            thread: that made it.
+            range_number: that was open in it.
             name: of the call.
             stack: number of that which it came from.
             described: bytes, flags, and what was done to the data.
@@ -52,11 +60,10 @@ class LibraryLog:
             before, after: what the thread had used then, as ``getrusage`` says.
         """
         size, flags, detail = described
-        named, thread = self._range_now(), _thread.get_ident() & 0xFFFFFFFF
         processor = int((after[0] - before[0] + after[1] - before[1]) * 1e9)
         minor, major = after[6] - before[6], after[7] - before[7]
         number = self._number(name, detail)
-        self._calls.note(number, thread, stack, named, flags, major, begun, ended, size, processor, minor)
+        self._calls.note(number, thread, stack, range_number, flags, major, begun, ended, size, processor, minor)
 
     def note_watched(self, copies: Sequence[int]) -> None:
         """The copies that have these correlation ids are watched."""

@@ -25,17 +25,17 @@ from pinscope.tracing.error_filter import FAILED_ENTRY, FailedCalls
 from pinscope.tracing.faults import is_of_the_program, own_traceback
 from pinscope.tracing.host_data import LARGE_BYTES, HostData
 from pinscope.tracing.lanes import Begins, Lanes, choose
+from pinscope.tracing.later import Later
 from pinscope.tracing.library_log import LibraryLog
 from pinscope.tracing.managed import ManagedMemory, is_followed_later
 from pinscope.tracing.mapped_file import BUFFER_BYTES, CUT, LANE_ENTRY, ActivityBuffers, CallLog
 from pinscope.tracing.pending import mind_unraisable, raise_behind
 from pinscope.tracing.process_end import at_end
 from pinscope.tracing.source_memory import PinnedMemory, SourceMemory
-from pinscope.tracing.spool_folder import SpoolFolder, stack_begin
+from pinscope.tracing.spool_folder import SpoolFolder, rank_here, stack_begin
 from pinscope.tracing.stacks import NvtxCalls, Ranges, Stacks
 
 bind(globals())
-
 
 FLUSH_SECONDS = 0.25
 """So often CUPTI is asked for what is complete: what it keeps to itself is lost with a process that is killed."""
@@ -88,7 +88,7 @@ class Recorder:
         failed = CallLog(folder, "failed", FAILED_ENTRY)
         self._failures = FailedCalls(failed, lambda line: folder.append("failed_functions", line))
         self._ranges = Ranges(lambda line: folder.append("ranges", line))
-        self.library_log = LibraryLog(folder, self._stack, self._ranges.current)
+        self.library_log = LibraryLog(folder, self._stack)
         self._nvtx = NvtxCalls(self._ranges)
         self._stacks = Stacks(
             self._config["libraries"],
@@ -97,15 +97,17 @@ class Recorder:
         )
         functions = self._config["functions"]
         memory = SourceMemory(functions, self._stack, lambda line: folder.append("memory", line))
-        self._data = HostData(folder, functions, memory)
+        self._late = Later()
+        self._data = HostData(folder, functions, memory, self._late)
         self._managed = ManagedMemory(
             self._config, self._cupti, folder, self._stack, lambda: self._on and not self._ended, self.caught
         )
         self._begins = Begins(self._cupti.notes)
         self._views: dict[int, tuple[ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64]] = {}
         self._lane_log = CallLog(folder, "lanes", LANE_ENTRY)
-        stack = self._stacks.number if self._with_stacks else self._stack
-        self.lanes = Lanes(self._cupti.notes, self._data, self._lane_log, stack, self._ranges.current, self.caught)
+        stack, range_now = self._stacks.number if self._with_stacks else self._stack, self._ranges.current
+        logs = self._lane_log.note, self.library_log.note_call, self._late
+        self.lanes = Lanes(self._cupti.notes, self._data, *logs, stack, range_now, self.caught)
         self.last_calls = self.lanes.last_calls
         self.pinned = PinnedMemory(functions)
         self._allocates = self.pinned.functions | self._managed.allocates
@@ -167,7 +169,7 @@ class Recorder:
 
     def _subscribe(self) -> None:
         self._cupti.subscribe()
-        started = {"pid": self._process, "ns": time.time_ns(), "rank": _rank(), "stack": stack_begin()}
+        started = {"pid": self._process, "ns": time.time_ns(), "rank": rank_here(), "stack": stack_begin()}
         self._write("started.json", {**started, "notices_errors": self._cupti.notices_errors})
         self._cupti.take_records()
         self._live = True
@@ -251,9 +253,14 @@ class Recorder:
                     if not self._ended:
                         self._follow_no_more()
                         self._cupti.flush()
-                        self.library_log.flush()
+                        self._catch_up()
             except BaseException as error:  # noqa: BLE001 - nothing may reach the program
                 self.caught(error)
+
+    def _catch_up(self) -> None:
+        """Write what waits for it."""
+        self._late.catch_up()
+        self.library_log.flush()
 
     def _look_for_stop(self) -> None:
         """Whether to record no more: the parent says so, or is gone with its spool."""
@@ -337,13 +344,6 @@ class Recorder:
         """Write a line of JSON to a file of the spool."""
         self._folder.append(name, as_json(document) + b"\n")
 
-    def begin_library_call(self) -> int:
-        """A library is called, three frames from here; the number of the stack, with which what the driver does for it
-        counts until the lane is closed."""
-        stack = self._stack(_getframe(3))
-        self.lanes.open(stack)
-        return stack
-
     def stack_here(self) -> int:
         """Number of the stack of the program and its libraries that is running now."""
         return self._stack(_getframe(1))
@@ -420,7 +420,7 @@ class Recorder:
             try:
                 self._let_go()
                 self._cupti.flush_all()
-                self.library_log.flush()
+                self._catch_up()
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
@@ -506,12 +506,6 @@ _FORKING: list[Recorder] = []
 """The one that knows of a fork that has begun."""
 
 
-def _rank() -> int | None:
-    """Of this process among those of one job, where its launcher says so."""
-    rank = program_os.environ.get("RANK") or program_os.environ.get("LOCAL_RANK") or ""
-    return int(rank) if rank.isascii() and rank.isdigit() else None
-
-
 # The process's hooks
 
 
@@ -573,7 +567,7 @@ def before_exec() -> None:
     if recorder := recorder_here():
         with recorder._switching:
             recorder._cupti.flush_all()
-            recorder.library_log.flush()
+            recorder._catch_up()
 
 
 def join_recording(spool: SpoolFolder, library: str) -> None:

@@ -34,6 +34,8 @@ Its layout::
 
 from __future__ import annotations
 
+import os as program_os
+
 from pinscope.tracing.bound import TYPE_CHECKING, bind, os
 
 if TYPE_CHECKING:
@@ -70,6 +72,12 @@ def stack_begin() -> int:
         return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[STACK])
     finally:
         os.close(descriptor)
+
+
+def rank_here() -> int | None:
+    """Of this process among those of one job, where its launcher says so."""
+    rank = program_os.environ.get("RANK") or program_os.environ.get("LOCAL_RANK") or ""
+    return int(rank) if rank.isascii() and rank.isdigit() else None
 
 
 class SpoolFolder:

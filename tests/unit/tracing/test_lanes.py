@@ -16,6 +16,7 @@ from pinscope.tracing.cupti_library import DRIVER
 from pinscope.tracing.error_filter import error_filter
 from pinscope.tracing.host_calls import _crosses
 from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
+from pinscope.tracing.later import Later
 from pinscope.tracing.mapped_file import LANE_ENTRY
 from pinscope.tracing.spool import Scope
 from tests.data.fake_cupti import FIRST_LINE, TORCH, built
@@ -36,9 +37,8 @@ class Here:
     """Lanes in this process, and what came of calls: those that were entered, and those that Python was called for."""
 
     def __init__(self) -> None:
-        self.entered: list[tuple[int, int, int]] = []
+        self._entered: list[tuple[int, int, int]] = []
         self.by_python: list[int] = []
-        self.is_known = True
         followed = CALLBACK(lambda _user, _domain, number, _data: self.by_python.append(number))
         chosen = error_filter(followed, followed)
         if chosen is None:
@@ -47,21 +47,33 @@ class Here:
             choose(chosen.notes.followed, number)
         choose(chosen.notes.in_lanes, COPY)
         self.copied: list[tuple[int, ...]] = []
+        self.stack = 7
+        self._late = Later()
         data: Any = SimpleNamespace(
-            knows=lambda stack: self.is_known, note=lambda number, copied, *_: self.copied.append(copied), due=()
+            known={7}, note=lambda number, copied, *_: self.copied.append(copied), to_gpu=(), to_host=()
         )
-        log: Any = SimpleNamespace(note=self._note)
-        self.lanes = Lanes(chosen.notes, data, log, lambda _: SMALL, lambda: 0, pytest.fail)
+        self.lanes = Lanes(
+            chosen.notes, data, self._note, pytest.fail, self._late, lambda _: self.stack, lambda: 0, pytest.fail
+        )
         self.notes = chosen.notes
         self._call, self._kept = cast(chosen.address, CALLBACK), (followed, chosen)
         self._correlation = 0
+
+    @property
+    def entered(self) -> list[tuple[int, int, int]]:
+        self._late.catch_up()
+        return self._entered
 
     def _note(self, _thread: int, stack: int, _range: int, noted: bytes) -> None:
         entry = LANE_ENTRY.pack(0, stack, 0, noted)
         for call in struct.iter_unpack("<2Q4q3Q", entry[12:]):
             if call[0]:
                 assert (0, 0) < call[2:4] <= call[4:6]
-                self.entered.append((call[0], call[1], stack))
+                self._entered.append((call[0], call[1], stack))
+
+    def open(self, stack: int) -> None:
+        self.stack = stack
+        self.lanes.open_large(sys._getframe())
 
     def call(self, number: int = COPY, sites: tuple[int, ...] = (0, 1), *parameters: int) -> None:
         self._correlation += 1
@@ -78,7 +90,7 @@ def here() -> Here:
 
 def test_calls_in_a_lane_are_entered_with_its_stack_once_it_is_closed(here: Here) -> None:
     here.call()
-    here.lanes.open(7)
+    here.open(7)
     here.call(COPY, (0, 1), 1 << 40, 4096, 1 << 20)
     here.call()
     assert (here.by_python, here.entered) == ([COPY] * 2, [])
@@ -89,7 +101,7 @@ def test_calls_in_a_lane_are_entered_with_its_stack_once_it_is_closed(here: Here
 
 
 def test_python_is_called_for_other_functions_for_unknown_stacks_and_for_more_than_a_lane_holds(here: Here) -> None:
-    here.lanes.open(7)
+    here.open(7)
     for _ in range(MOST_CALLS):
         here.call()
     here.call(OTHER)
@@ -98,14 +110,13 @@ def test_python_is_called_for_other_functions_for_unknown_stacks_and_for_more_th
     assert here.by_python == [OTHER] * 2 + [COPY] * 2
     here.lanes.close()
     assert len(here.entered) == MOST_CALLS
-    here.is_known = False
-    here.lanes.open(8)
+    here.open(8)
     here.call()
     assert (len(here.by_python), bool(here.lanes)) == (6, False)
 
 
 def test_python_is_called_from_where_it_is_needed_and_what_was_noted_is_entered(here: Here) -> None:
-    here.lanes.open(7)
+    here.open(7)
     here.call()
     here.lanes.stop()
     here.call()
@@ -117,9 +128,10 @@ def test_a_small_copy_has_a_lane_where_python_was_called_with_its_stack_before(h
     here.notes.is_on = 1  # then begins are noted as well
     for seen in ((), {SMALL}):
         here.lanes.seen.update(seen)
+        here.stack = SMALL
         here.lanes.open_small(sys._getframe())
         here.call()
-        here.lanes.close_small()
+        here.lanes.close()
     assert (here.by_python, here.entered, here.copied) == ([COPY], [(2, COPY, SMALL)], [])
 
 
@@ -139,21 +151,21 @@ def test_only_calls_that_cross_between_host_and_gpu_are_taken_for_small_copies(
 
 def test_a_lane_is_one_thread_s(here: Here) -> None:
     """Of threads that share a place the first has it."""
-    here.lanes.open(7)
+    here.open(7)
     here.notes.lanes[threading.get_ident() >> 12 & 63].thread ^= 1 << 40  # as of another one
     here.call()
     assert here.by_python == [COPY] * 2
-    here.lanes.open(8)
+    here.open(8)
     here.call()
     assert here.by_python == [COPY] * 4
 
 
 def test_where_the_recording_ends_meanwhile_calls_are_cut_and_each_is_named_once(here: Here) -> None:
-    here.lanes.open(7)
+    here.open(7)
     here.call()
     here.call()
     here.lanes.close()
-    here.lanes.open(7)
+    here.open(7)
     here.call()
     here.call(COPY, (0,))
     assert [correlation for correlation, _ in here.lanes.cut()] == [3, 4]

@@ -13,6 +13,7 @@ import pytest
 
 from pinscope.tracing import host_data
 from pinscope.tracing.host_data import HostData
+from pinscope.tracing.later import Later
 from pinscope.tracing.mapped_file import SpoolFolder
 from pinscope.tracing.needless import needless
 from tests.unit.tracing.test_line_totals import LARGE, Traced
@@ -41,8 +42,9 @@ class Carrying(Traced):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         folder.chmod(0o700)
-        memory = cast(Any, SimpleNamespace(functions={}))
-        self.data = HostData(SpoolFolder.of(folder.stat(), str(folder)), FUNCTIONS, memory)
+        memory = cast(Any, SimpleNamespace(functions={}, known=set()))
+        self.late = Later()
+        self.data = HostData(SpoolFolder.of(folder.stat(), str(folder)), FUNCTIONS, memory, self.late)
         self.memory: dict[str, Any] = {}
         self._moment = 0
 
@@ -85,6 +87,7 @@ class Carrying(Traced):
 
     def needless(self) -> dict[str, tuple[int, int]]:
         """Kind → copies and bytes."""
+        self.late.catch_up()
         self.data.close()
         sums: dict[str, tuple[int, int]] = {}
         for row in needless(self.totals()):

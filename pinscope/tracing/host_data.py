@@ -43,12 +43,12 @@ PIECES, PIECE_BYTES = 8, 64
 """Of one sample."""
 LEAST_DIFFERENT = 4
 """Pieces of a sample, else it says too little: all may be zeros, or two values."""
-SPARE_NS, SHARE = 20_000_000, 500
+SPARE_NS, SHARE = 10_000_000, 500
 """So long samples may take in any program, and which part of the time since the first of them beside that."""
 RESERVE_NS = 50_000
 """What must be left of that for a copy to the GPU, so that one back is sampled, too."""
 MOST_ADDRESSES = 1000
-"""Of parameters, whose sizes are read without looking them up."""
+"""Of parameters, whose sizes are read without looking them up; of memory whose pieces are known."""
 MOST_PLACES = 20_000
 """That are kept in mind; a program may copy from ever new ones."""
 _TO_GPU = re.compile(r"cuMemcpyHtoD(Async)?(_v2)?(_ptsz|_ptds)?")
@@ -240,20 +240,29 @@ class _Sampler:
         self._read.restype = ctypes.c_ssize_t
         self._content = (ctypes.c_char * (PIECES * PIECE_BYTES))()
         self._whole = (ctypes.c_uint64 * 2)(ctypes.addressof(self._content), PIECES * PIECE_BYTES)
-        self._places = (ctypes.c_uint64 * (2 * PIECES))(*[PIECE_BYTES] * (2 * PIECES))
+        self._places: dict[Place, ctypes.Array[ctypes.c_uint64]] = {}
+        """Of a memory its pieces: a program mostly copies from the same."""
 
     def read(self, address: int, size: int) -> bytes:
         """The pieces; empty where the memory cannot be read, or another thread reads now."""
         if not self._lock.acquire(False):
             return b""
         try:
-            step = (size - PIECE_BYTES) // (PIECES - 1) // PIECE_BYTES * PIECE_BYTES  # equal values alike
-            self._places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
-            count = self._read(self._process, self._whole, 1, self._places, PIECES, 0)
+            places = self._places.get((address, size)) or self._add_places(address, size)
+            count = self._read(self._process, self._whole, 1, places, PIECES, 0)
             content: bytes = self._content.raw
             return content if count == len(content) else b""
         finally:
             self._lock.release()
+
+    def _add_places(self, address: int, size: int) -> ctypes.Array[ctypes.c_uint64]:
+        step = (size - PIECE_BYTES) // (PIECES - 1) // PIECE_BYTES * PIECE_BYTES  # equal values alike
+        places = (ctypes.c_uint64 * (2 * PIECES))(*[PIECE_BYTES] * (2 * PIECES))
+        places[::2] = [*range(address, address + step * (PIECES - 2) + 1, step), address + size - PIECE_BYTES]
+        if len(self._places) >= MOST_ADDRESSES:
+            self._places.clear()
+        self._places[address, size] = places
+        return places
 
 
 def _told_by(content: bytes) -> int:

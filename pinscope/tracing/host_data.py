@@ -4,7 +4,7 @@ Runs inside the traced program, as the recorder does. Data is known by samples: 
 over what is copied, read by the kernel once the copy's call is over. So an address that is not there is no fault of the
 program, and pages that the copy touched first are its own. What a sample says is looked at later.
 
-What it takes is bounded: samples together by :data:`SPARE_NS` and a five hundredth of the time (:data:`SHARE`).
+What it takes is bounded: samples together by :data:`SPARE_NS` and a thousandth of the time (:data:`SHARE`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PIECES, PIECE_BYTES = 8, 64
 """Of one sample."""
 LEAST_DIFFERENT = 4
 """Pieces of a sample, else it says too little: all may be zeros, or two values."""
-SPARE_NS, SHARE = 10_000_000, 500
+SPARE_NS, SHARE = 10_000_000, 1000
 """So long samples may take in any program, and which part of the time since the first of them beside that."""
 RESERVE_NS = 50_000
 """What must be left of that for a copy to the GPU, so that one back is sampled, too."""

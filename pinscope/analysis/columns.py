@@ -20,6 +20,9 @@ from pinscope.records.run import Observation
 Places = NDArray[np.int_]
 FEW = 1000
 """Rows that are as fast checked one by one as what parses columns is imported."""
+_KEPT_BYTES = 2**24
+"""Once a block of this size was freed, glibc keeps twice as much of what is freed later; else each text's memory goes
+back to the kernel, which clears it for the next."""
 _MOST_CODES = 2**31
 """Codes of combinations are counted anew before they grow beyond this."""
 
@@ -244,15 +247,18 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import csv  # noqa: PLC0415 - likewise
 
-    text = pa.dictionary(pa.int32(), pa.string())
+    bytes(_KEPT_BYTES)  # freed at once
+    text = pa.dictionary(pa.int32(), pa.binary())
     names, parts, pool = list[str](), [], pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
     try:
         for lines in rows.lines():
             if not names:
                 names = list(dict(from_json(lines.partition(b"\n")[0])))
                 cells = [cell for name in names for cell in ([_head(name), name] if _is_time(name) else [name])]
-                times = [name for name in names[:-1] if _is_time(name) and types.get(name) is float]
-                column_types = dict.fromkeys(cells, text) | dict.fromkeys(times, pa.float64())
+                times = [name for name in names if _is_time(name)]
+                heads = {_head(name): pa.binary(len(_head(name).encode())) for name in times}
+                numbers = [name for name in times if name != names[-1] and types.get(name) is float]
+                column_types = dict.fromkeys(cells, text) | heads | dict.fromkeys(numbers, pa.float64())
                 options = (
                     csv.ReadOptions(use_threads=False, column_names=cells),
                     csv.ParseOptions(quote_char=False),
@@ -264,11 +270,12 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
             return None
         columns = dict[str, Column]()
         for place, name in enumerate(names):
-            begin, end = "" if place == 0 else "{", "" if place == len(names) - 1 else "}"
+            begin, end = b"" if place == 0 else b"{", b"" if place == len(names) - 1 else b"}"
             if _is_time(name):
-                if table[_head(name)].chunk(0).dictionary.to_pylist() != [_head(name)]:
+                head = _head(name).encode()
+                if not table[_head(name)].chunk(0).buffers()[1].equals(pa.py_buffer(head * len(rows))):
                     return None
-                begin += f"{_head(name)}:"
+                begin += head + b":"
             columns[name] = _column(table[name].chunk(0), types.get(name), name, begin, end)
     except (ValueError, TypeError):  # ArrowInvalid and UnicodeDecodeError are such
         return None
@@ -288,7 +295,7 @@ def _head(name: str) -> str:
     return f'"{name}"'
 
 
-def _column(values: Any, kind: type | None, name: str, begin: str, end: str) -> Column:
+def _column(values: Any, kind: type | None, name: str, begin: bytes, end: bytes) -> Column:
     """Of an array of Arrow's, without what imports pandas or its own arithmetic: half a second.
 
     Args:
@@ -301,7 +308,7 @@ def _column(values: Any, kind: type | None, name: str, begin: str, end: str) -> 
         TypeError: likewise.
     """
     if hasattr(values, "dictionary"):
-        documents = [from_json(f"{begin}{cell}{end}") for cell in values.dictionary.to_pylist()]
+        documents = [from_json(begin + cell + end) for cell in values.dictionary.to_pylist()]
         if any(list(document) != [name] for document in documents):
             raise ValueError("another field")
         distinct = [document[name] for document in documents]

@@ -7,7 +7,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -103,6 +103,8 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
 _SETTINGS: Mapping[str, dict[str, Any]] = {"trace": {"allow_interspersed_args": False}}
 """Name of a command → what its parser does otherwise: options behind the program are the program's."""
 _TYPER: Mapping[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""How many OpenBLAS starts when it is loaded."""
 _COMPLETE = "_PINSCOPE_COMPLETE"
 """Set by the shell that asks for completions."""
 
@@ -112,7 +114,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute, _ = _COMMANDS[name]
-        command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
+        with _one_thread():
+            command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
             return get_command(command)
         alone = typer.Typer(add_completion=False, **_TYPER)
@@ -144,6 +147,20 @@ class _Pinscope(TyperGroup):
         commands = {name: TyperCommand(name, short_help=summary) for name, (_, _, summary) in _COMMANDS.items()}
         ctx.command = TyperGroup(name=self.name, commands=commands, params=self.params)  # type: ignore[arg-type]
         return ctx.command.shell_complete(ctx, incomplete)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Where NumPy is imported meanwhile, its OpenBLAS starts no threads: each would spin for a tenth of a second, and
+    no command multiplies matrices. Programs that the command starts see nothing of it."""
+    if _BLAS_THREADS in os.environ:
+        yield
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_BLAS_THREADS]
 
 
 app = typer.Typer(cls=_Pinscope, context_settings={"help_option_names": ["-h", "--help"]}, **_TYPER)

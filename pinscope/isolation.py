@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _FILE = os.path.realpath(__file__)
 _PACKAGE = os.path.dirname(_FILE)  # noqa: PTH120 - pathlib is not loaded yet
 _ROOT = os.path.dirname(_PACKAGE)  # noqa: PTH120
-_OBJECTS_BETWEEN_COLLECTIONS = 10_000
+_OBJECTS_BETWEEN_COLLECTIONS = 30_000
 """Python's own: 700."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
@@ -50,7 +49,9 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
         file = settings_file()
         try:
-            text = file.read_text("utf-8")  # first: where there is none, a tomllib of the user's is not asked
+            text = file.read_text("utf-8")
+            import tomllib  # few have such a file
+
             tables = tomllib.loads(text)
             if unknown := set(tables) - set(root.commands):
                 raise ValueError(f"there is no command {quoted(min(unknown))}")

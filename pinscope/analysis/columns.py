@@ -249,31 +249,32 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
 
     bytes(_KEPT_BYTES)  # freed at once
     text = pa.dictionary(pa.int32(), pa.binary())
-    names, parts, pool = list[str](), [], pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
+    names, heads, parts = list[str](), dict[str, str](), []
+    pool = pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
     try:
         for lines in rows.lines():
             if not names:
                 names = list(dict(from_json(lines.partition(b"\n")[0])))
-                cells = [cell for name in names for cell in ([_head(name), name] if _is_time(name) else [name])]
-                times = [name for name in names if _is_time(name)]
-                heads = {_head(name): pa.binary(len(_head(name).encode())) for name in times}
-                numbers = [name for name in times if name != names[-1] and types.get(name) is float]
-                column_types = dict.fromkeys(cells, text) | heads | dict.fromkeys(numbers, pa.float64())
+                heads = {name: f'"{name}"' for name in names if name.endswith("_seconds")}
+                cells = [cell for name in names for cell in (heads.get(name), name) if cell]
+                numbers = [name for name in heads if name != names[-1] and types.get(name) is float]
+                column_types = dict.fromkeys(cells, text) | dict.fromkeys(numbers, pa.float64())
+                column_types |= {head: pa.binary(len(head.encode())) for head in heads.values()}
                 options = (
                     csv.ReadOptions(use_threads=False, column_names=cells),
                     csv.ParseOptions(quote_char=False),
                     csv.ConvertOptions(column_types=column_types, null_values=["null"]),
                 )
-            parts.append(csv.read_csv(pa.BufferReader(lines.replace(b'_seconds":', b'_seconds",')), *options, pool))
+            parts.append(csv.read_csv(pa.BufferReader(_apart(lines)), *options, pool))
         table = pa.concat_tables(parts).combine_chunks(memory_pool=pool)
         if table.num_rows != len(rows):
             return None
         columns = dict[str, Column]()
         for place, name in enumerate(names):
             begin, end = b"" if place == 0 else b"{", b"" if place == len(names) - 1 else b"}"
-            if _is_time(name):
-                head = _head(name).encode()
-                if not table[_head(name)].chunk(0).buffers()[1].equals(pa.py_buffer(head * len(rows))):
+            if name in heads:
+                head = heads[name].encode()
+                if not table[heads[name]].chunk(0).buffers()[1].equals(pa.py_buffer(head * len(rows))):
                     return None
                 begin += head + b":"
             columns[name] = _column(table[name].chunk(0), types.get(name), name, begin, end)
@@ -287,12 +288,16 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     return Columns(types, columns.__getitem__, len(rows))
 
 
-def _is_time(name: str) -> bool:
-    return name.endswith("_seconds")
-
-
-def _head(name: str) -> str:
-    return f'"{name}"'
+def _apart(lines: bytes) -> NDArray[np.uint8]:
+    """The text with a comma in place of the colon behind names that end in ``_seconds``: four of these ten characters
+    tell them from others, in a third of the time of ``bytes.replace``."""
+    text = np.frombuffer(lines, np.uint8)
+    found = text[9:] == ord(":")
+    for back, letter in ((9, "_"), (6, "c"), (3, "d")):
+        found &= text[9 - back : -back] == ord(letter)
+    apart = text.copy()
+    apart[9:] -= found * np.uint8(ord(":") - ord(","))
+    return apart
 
 
 def _column(values: Any, kind: type | None, name: str, begin: bytes, end: bytes) -> Column:

@@ -17,7 +17,7 @@ Reading = Callable[[], AbstractContextManager[Connection]]
 """Opens a transaction that reads."""
 BATCH = 1000
 """Observations in memory at a time."""
-LINES = 8 * BATCH
+LINES = 16 * BATCH
 """The same, as text."""
 
 

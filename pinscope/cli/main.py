@@ -154,14 +154,13 @@ class _Pinscope(TyperGroup):
 def _one_thread() -> Iterator[None]:
     """Where NumPy is imported meanwhile, its OpenBLAS starts no threads: each would spin for a tenth of a second, and
     no command multiplies matrices. Programs that the command starts see nothing of it."""
-    if _BLAS_THREADS in os.environ:
-        yield
-        return
-    os.environ[_BLAS_THREADS] = "1"
+    is_chosen = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
     try:
         yield
     finally:
-        del os.environ[_BLAS_THREADS]
+        if not is_chosen:
+            del os.environ[_BLAS_THREADS]
 
 
 app = typer.Typer(cls=_Pinscope, context_settings={"help_option_names": ["-h", "--help"]}, **_TYPER)

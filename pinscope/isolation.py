@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _FILE = os.path.realpath(__file__)
 _PACKAGE = os.path.dirname(_FILE)  # noqa: PTH120 - pathlib is not loaded yet
 _ROOT = os.path.dirname(_PACKAGE)  # noqa: PTH120
-_OBJECTS_BETWEEN_COLLECTIONS = 10_000
-"""Python's own: 700."""
+_OBJECTS_BETWEEN_COLLECTIONS = 200_000
+"""More than the modules of a command make. Python's own: 700."""
 
 
 def command(module: str, *arguments: str) -> list[str]:

@@ -244,31 +244,34 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     import pyarrow as pa  # noqa: PLC0415 - takes its time to import, and few rows do without
     from pyarrow import csv  # noqa: PLC0415 - likewise
 
-    text = pa.dictionary(pa.int32(), pa.string())
-    names, parts, pool = list[str](), [], pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
+    # Once a block of 16 MiB was freed, glibc keeps what is freed later, up to twice as much. Else the memory of each
+    # text goes back to the kernel, which clears it for the next one.
+    bytes(2**24)
+    text, unquoted = pa.dictionary(pa.int32(), pa.binary()), csv.ParseOptions(quote_char=False)
+    names, heads, parts = list[str](), dict[str, str](), []
+    pool = pa.system_memory_pool()  # Arrow's own gives pages back, to ask for them again
     try:
         for lines in rows.lines():
             if not names:
                 names = list(dict(from_json(lines.partition(b"\n")[0])))
-                cells = [cell for name in names for cell in ([_head(name), name] if _is_time(name) else [name])]
-                times = [name for name in names[:-1] if _is_time(name) and types.get(name) is float]
-                column_types = dict.fromkeys(cells, text) | dict.fromkeys(times, pa.float64())
-                options = (
-                    csv.ReadOptions(use_threads=False, column_names=cells),
-                    csv.ParseOptions(quote_char=False),
-                    csv.ConvertOptions(column_types=column_types, null_values=["null"]),
-                )
-            parts.append(csv.read_csv(pa.BufferReader(lines.replace(b'_seconds":', b'_seconds",')), *options, pool))
+                heads = {name: f'"{name}"' for name in names if name.endswith("_seconds")}
+                cells = [cell for name in names for cell in (heads.get(name), name) if cell]
+                column_types = dict.fromkeys(cells, text)
+                column_types |= {head: pa.binary(len(head.encode())) for head in heads.values()}
+                column_types |= {name: pa.float64() for name in heads if name != names[-1] and types.get(name) is float}
+                reading = csv.ReadOptions(use_threads=False, column_names=cells)
+                converting = csv.ConvertOptions(column_types=column_types, null_values=["null"])
+            parts.append(csv.read_csv(pa.BufferReader(_apart(lines)), reading, unquoted, converting, pool))
         table = pa.concat_tables(parts).combine_chunks(memory_pool=pool)
         if table.num_rows != len(rows):
             return None
         columns = dict[str, Column]()
         for place, name in enumerate(names):
-            begin, end = "" if place == 0 else "{", "" if place == len(names) - 1 else "}"
-            if _is_time(name):
-                if table[_head(name)].chunk(0).dictionary.to_pylist() != [_head(name)]:
+            begin, end = b"" if place == 0 else b"{", b"" if place == len(names) - 1 else b"}"
+            if head := heads.get(name, "").encode():
+                if not table[heads[name]].chunk(0).buffers()[1].equals(pa.py_buffer(head * len(rows))):
                     return None
-                begin += f"{_head(name)}:"
+                begin += head + b":"
             columns[name] = _column(table[name].chunk(0), types.get(name), name, begin, end)
     except (ValueError, TypeError):  # ArrowInvalid and UnicodeDecodeError are such
         return None
@@ -280,15 +283,17 @@ def _columns(kind: type[Observation], types: Mapping[str, type | None], rows: St
     return Columns(types, columns.__getitem__, len(rows))
 
 
-def _is_time(name: str) -> bool:
-    return name.endswith("_seconds")
+def _apart(lines: bytes) -> NDArray[np.uint8]:
+    """The text with a comma in place of the colon behind names that end in ``_seconds``: four of these ten characters
+    tell them from others, in a third of the time of ``bytes.replace``."""
+    text = np.frombuffer(lines, np.uint8)
+    found = (text[9:] == ord(":")) & (text[:-9] == ord("_")) & (text[3:-6] == ord("c")) & (text[5:-4] == ord("n"))
+    apart = text.copy()
+    apart[9:] -= found * np.uint8(ord(":") - ord(","))
+    return apart
 
 
-def _head(name: str) -> str:
-    return f'"{name}"'
-
-
-def _column(values: Any, kind: type | None, name: str, begin: str, end: str) -> Column:
+def _column(values: Any, kind: type | None, name: str, begin: bytes, end: bytes) -> Column:
     """Of an array of Arrow's, without what imports pandas or its own arithmetic: half a second.
 
     Args:
@@ -301,7 +306,7 @@ def _column(values: Any, kind: type | None, name: str, begin: str, end: str) -> 
         TypeError: likewise.
     """
     if hasattr(values, "dictionary"):
-        documents = [from_json(f"{begin}{cell}{end}") for cell in values.dictionary.to_pylist()]
+        documents = [from_json(begin + cell + end) for cell in values.dictionary.to_pylist()]
         if any(list(document) != [name] for document in documents):
             raise ValueError("another field")
         distinct = [document[name] for document in documents]

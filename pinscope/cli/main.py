@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -50,7 +49,9 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
         file = settings_file()
         try:
-            text = file.read_text("utf-8")  # first: where there is none, a tomllib of the user's is not asked
+            text = file.read_text("utf-8")
+            import tomllib  # few have such a file
+
             tables = tomllib.loads(text)
             if unknown := set(tables) - set(root.commands):
                 raise ValueError(f"there is no command {quoted(min(unknown))}")
@@ -103,6 +104,8 @@ _COMMANDS: Mapping[str, tuple[str, str, str]] = {
 _SETTINGS: Mapping[str, dict[str, Any]] = {"trace": {"allow_interspersed_args": False}}
 """Name of a command → what its parser does otherwise: options behind the program are the program's."""
 _TYPER: Mapping[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""How many OpenBLAS starts when it is loaded."""
 _COMPLETE = "_PINSCOPE_COMPLETE"
 """Set by the shell that asks for completions."""
 
@@ -112,7 +115,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute, _ = _COMMANDS[name]
-        command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
+        with _one_thread():
+            command = getattr(import_module(f"pinscope.cli.{module}"), attribute)
         if isinstance(command, typer.Typer):
             return get_command(command)
         alone = typer.Typer(add_completion=False, **_TYPER)
@@ -144,6 +148,19 @@ class _Pinscope(TyperGroup):
         commands = {name: TyperCommand(name, short_help=summary) for name, (_, _, summary) in _COMMANDS.items()}
         ctx.command = TyperGroup(name=self.name, commands=commands, params=self.params)  # type: ignore[arg-type]
         return ctx.command.shell_complete(ctx, incomplete)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Where NumPy is imported meanwhile, its OpenBLAS starts no threads: each would spin for a tenth of a second, and
+    no command multiplies matrices. Programs that the command starts see nothing of it."""
+    is_chosen = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        yield
+    finally:
+        if not is_chosen:
+            del os.environ[_BLAS_THREADS]
 
 
 app = typer.Typer(cls=_Pinscope, context_settings={"help_option_names": ["-h", "--help"]}, **_TYPER)

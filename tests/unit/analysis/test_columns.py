@@ -109,6 +109,31 @@ def test_rows_whose_fields_come_in_another_order_are_left_to_be_read_one_by_one(
     assert parsed(BANDWIDTH, AsStored([*[row] * 9, turned, *[row] * 10])) is None
 
 
+def test_two_times_of_names_as_long_that_change_places_are_left_to_be_read_one_by_one(
+    row: dict[str, Any], few: None
+) -> None:
+    said = row | {"h2d_seconds": 1e-6, "d2h_seconds": 2e-6}
+    places = {"h2d_seconds": "d2h_seconds", "d2h_seconds": "h2d_seconds"}
+    turned = {places.get(name, name): said[places.get(name, name)] for name in said}
+    assert parsed(BANDWIDTH, AsStored([turned] * 20)) is not None
+    assert parsed(BANDWIDTH, AsStored([*[said] * 9, turned, *[said] * 10])) is None
+
+
+def test_a_text_that_is_no_unicode_is_left_to_be_read_one_by_one(row: dict[str, Any], few: None) -> None:
+    class Damaged(AsStored):
+        def lines(self) -> Iterator[bytes]:
+            yield from (text.replace(b'"host_nodes":null', b'"host_nodes":"\xff"', 1) for text in super().lines())
+
+    rows = [row | {"host_nodes": None}] * 20
+    assert parsed(BANDWIDTH, AsStored(rows)) is not None
+    assert parsed(BANDWIDTH, Damaged(rows)) is None
+
+
+@pytest.mark.parametrize("name", ["lost_records", "more_samples", "long_sessions", "odd_seconds_"])
+def test_a_newer_field_whose_name_is_like_that_of_a_time_is_read(name: str, row: dict[str, Any], few: None) -> None:
+    assert parsed(BANDWIDTH, AsStored([row | {name: number} for number in range(20)])) is not None
+
+
 def test_a_field_that_rows_of_an_older_version_lack_has_its_default(row: dict[str, Any], few: None) -> None:
     optional = [name for name, field in BANDWIDTH.model_fields.items() if not field.is_required()]
     older = [{name: value for name, value in row.items() if name not in optional}] * 20

@@ -63,3 +63,19 @@ def test_the_completion_of_commands_imports_none_of_them() -> None:
     )
     assert done.stdout.split() == ["doctor", "dashboard", "docs"]
     assert done.stderr == "0 set()\n"
+
+
+@pytest.mark.parametrize("given", [None, "2"])
+def test_a_command_loads_without_threads_and_leaves_the_environment_as_it_was(given: str | None) -> None:
+    script = (
+        "import os, sys\nfrom pinscope.cli.main import command_line\ncommand_line().commands['compare']\n"
+        "print('numpy' in sys.modules, len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    variables = {name: text for name, text in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    chosen = {"OPENBLAS_NUM_THREADS": given} if given else {}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=variables | chosen, capture_output=True, text=True, check=True
+    )
+    loaded, threads, left = done.stdout.split()
+    assert (loaded, left) == ("True", str(given))
+    assert given or threads == "1"

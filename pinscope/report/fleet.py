@@ -6,20 +6,18 @@ import csv
 import io
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
 
-from pinscope.analysis.check import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.check import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
-from pinscope.analysis.comparison import change_words
+from pinscope.analysis.check import Baseline, baseline_of
+from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
-from pinscope.experiments.registry import run_figures
+from pinscope.experiments.registry import measured_run, run_figures
 from pinscope.records.run import LabKind, Table, table
 from pinscope.report.write import csv_cell
 from pinscope.store.figures import runs_without_figures, stored_figures
@@ -201,27 +199,18 @@ def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
 
 
 def fleet_baseline(store: Store, fleets: Sequence[Fleet]) -> Baseline:
-    """The fleet's own figures, of its largest group, without those that are worse.
+    """Newest runs of GPUs of each fleet's largest group that are not worse, as far as they have the same parameters.
 
     Raises:
         BadInput: too few GPUs are alike.
     """
-    return Baseline(format=BASELINE_FORMAT, experiments=tuple(_kept(store, fleet) for fleet in fleets))
+    return baseline_of((run for fleet in fleets for run in _usual_runs(store, fleet)), one_machine=False)
 
 
-def _kept(store: Store, fleet: Fleet) -> KeptRuns:
-    usual = [place for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and place not in fleet.states]
+def _usual_runs(store: Store, fleet: Fleet) -> Iterator[Measured]:
+    usual = [gpu.runs[0] for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and place not in fleet.states]
     if not usual:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
-    chosen = [usual[step] for step in steps]
-    cells = defaultdict[Any, dict[str, KeptFigure]](dict)
-    for at, figure in enumerate(fleet.figures):
-        samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
-        if kept := kept_figure(samples, figure.value.unit):
-            cells[figure.key][figure.figure] = kept
-    of_cell = {figure.key: figure for figure in fleet.figures}
-    kept_cells = (KeptCell(kind=of_cell[of].kind, labels=of_cell[of].labels, figures=cells[of]) for of in cells)
-    ids = tuple(fleet.gpus[place].runs[0] for place in chosen)
-    bare = {"figure": None, "verdict": None, "attachments": (), "notes": ()}
-    return KeptRuns(runs=ids, run=store.run(ids[0]).model_copy(update=bare), cells=tuple(kept_cells))
+    runs = [store.run(usual[step]) for step in steps]
+    return (measured_run(run, store.observations(run.id)) for run in runs if run.params == runs[0].params)

@@ -22,9 +22,9 @@ EXPERIMENT = "pinning_strategy"
 @pytest.fixture
 def made() -> SyntheticFleet:
     """A fleet in the user's database, of which two GPUs are at fault."""
-    made = SyntheticFleet(40, 1, seed=3, kinds=("link", "huge pages"))
+    made, (_, rows) = SyntheticFleet(40, 1, seed=3, kinds=("link", "huge pages")), base(EXPERIMENT)
     with Store() as store:
-        store.import_runs((run, []) for run, _ in made.runs(EXPERIMENT))
+        store.import_runs((run, rows) for run, _ in made.runs(EXPERIMENT))
     return made
 
 

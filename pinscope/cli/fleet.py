@@ -286,9 +286,4 @@ def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str |
         if not names:
             further = "name an experiment, import runs, or give another --lab"
             raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {further}")
-        return [report.read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
-
-
-def _show_old(done: int, of: int) -> None:
-    if done % 100 == 0:
-        complain(f"reading runs that an older PinScope stored: {done:,} of {of:,}")
+        return [report.read_fleet(store, name, lab, runs, begin, complain) for name in names]

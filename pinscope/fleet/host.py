@@ -12,11 +12,11 @@ from typing import Any
 from distributed import get_worker
 
 from pinscope.errors import BadInput, PinScopeError
+from pinscope.experiments.registry import run_figures
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LabKind
 from pinscope.runner import jobs
 from pinscope.store.bundle import render_bundle, this_version
-from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 
 LOOK_SECONDS = 0.2
@@ -82,7 +82,8 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
                     jobs.cancel(store, run.id)
             job.child.wait()
             ended, rows, _ = jobs.ended_run(store, run.id)
-            return {"bundle": render_bundle([(with_figures(store, ended), rows)], store.parts), "late": late}
+            whole = ended.model_copy(update={"figures": run_figures(ended, rows)})
+            return {"bundle": render_bundle([(whole, rows)], store.parts), "late": late}
     except PinScopeError as error:
         return {"refused": str(error)}
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
 from typing import Any, cast
@@ -23,7 +24,7 @@ from pinscope.report.write import csv_cell
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
 from pinscope.text import first_of
-from pinscope.units import format_value
+from pinscope.units import format_count, format_value
 
 FORMAT = 1
 """Version of the document; additive changes keep it."""
@@ -41,7 +42,7 @@ def read_fleet(
     lab: LabKind = "cuda",
     newest: int = NEWEST,
     since: datetime | None = None,
-    show: Callable[[int, int], None] = lambda _done, _of: None,
+    say: Callable[[str], object] = str,
 ) -> Fleet:
     """The newest runs of an experiment on each GPU.
 
@@ -52,20 +53,17 @@ def read_fleet(
         experiment, lab: of them.
         newest: how many of each GPU.
         since: only those that began then or later.
-        show: takes how many older runs are read, of how many.
+        say: takes a line that says what takes long.
 
     Raises:
         BadInput: there is no finished run of it.
     """
-    old = runs_without_figures(store, experiment, lab)
-    for number, run_id in enumerate(old):
-        show(number, len(old))
-        try:
-            run = store.run(run_id)
-            if figures := run_figures(run, store.observations(run_id)):
+    if old := runs_without_figures(store, experiment, lab):
+        say(f"reading {format_count(len(old), 'run')} that an older PinScope stored")
+    for run_id in old:
+        with suppress(PinScopeError):  # what cannot be read is left out; opening the run says why
+            if figures := run_figures(store.run(run_id), store.observations(run_id)):
                 store.update(run_id, figures=figures)
-        except PinScopeError:  # what cannot be read is left out; opening the run says why
-            continue
     return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
 
 

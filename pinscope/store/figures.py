@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, func, insert, inspect, or_, select, update
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
-from pinscope.records.run import LabKind, Run, RunFigures
+from pinscope.records.run import LabKind, Run
 from pinscope.store import documents, tables
 from pinscope.store.database import Database
 
@@ -134,20 +133,3 @@ def experiments_with_figures(database: Database) -> Iterator[tuple[str, LabKind,
     with database.reading() as connection:
         if _are_kept(connection):
             yield from map(tuple, connection.execute(query.order_by(count.desc())))
-
-
-def with_figures(database: Database, run: Run) -> Run:
-    """A stored run as a bundle carries it: with its figures, where it has some."""
-    columns, layout, around = tables.FIGURES.c, tables.SHARED_TEXTS.alias(), tables.SHARED_TEXTS.alias()
-    query = select(columns.content, layout.c.document, around.c.document).where(
-        columns.run_id == run.id, layout.c.id == columns.layout, around.c.id == columns.surroundings
-    )
-    with database.reading() as connection:
-        row = connection.execute(query).one_or_none() if _are_kept(connection) else None
-    if row is None:
-        return run
-    content, known, surrounding = row
-    own = surroundings(run)
-    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(content, FLOAT))
-    facts = {key: text for key, text in json.loads(surrounding).items() if key not in own}
-    return run.model_copy(update={"figures": RunFigures(layout=known, values=values, facts=facts)})

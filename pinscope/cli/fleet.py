@@ -201,7 +201,7 @@ def show(
 ) -> None:
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
     if output is not None:
-        check_new(output, *report.TYPES)
+        check_new(output, *report.SUFFIXES)
     fleets = _fleets(experiments, lab, runs, since)
     if output is not None:
         if len(fleets) > 1:

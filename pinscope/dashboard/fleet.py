@@ -38,7 +38,10 @@ def show() -> None:
         names = dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels)
         label = st.selectbox("Label", [*names, "host"], key="label", bind="query-params", width=200)
         with st.popover("Download", icon=":material/download:"):
-            _downloads(fleet, label)
+            for suffix in report.SUFFIXES:
+                content = partial(report.render, fleet, suffix, label)
+                name = f"pinscope-fleet-{fleet.experiment}{suffix}"
+                st.download_button(f"Report, {suffix}", content, name, on_click="ignore", width="stretch")
     verdict_line(report.verdict(fleet))
     lines = [(":material/report:", "", outlier) for outlier in fleet.outliers]
     lines += [(":material/help:", "in one run only: ", suspect) for suspect in fleet.suspects]
@@ -65,18 +68,6 @@ def _drill_down(fleet: Fleet) -> None:
     chosen = st.selectbox("Runs of", list(places), index=fleet.outliers[0].place if fleet.outliers else 0)
     for run_id in fleet.gpus[places[chosen]].runs:
         _link(run_id, RUNS.icon, run_id)
-
-
-def _downloads(fleet: Fleet, label: str) -> None:
-    for suffix, kind in report.TYPES.items():
-        st.download_button(
-            f"Report, {suffix}" if suffix == ".html" else f"All GPUs, {suffix}",
-            partial(report.render, fleet, suffix, label),
-            file_name=f"pinscope-fleet-{fleet.experiment}{suffix}",
-            mime=kind,
-            on_click="ignore",
-            key=f"download{suffix}",
-        )
 
 
 if __name__ == "__main__":

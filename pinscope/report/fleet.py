@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
@@ -182,8 +182,8 @@ def _csv(fleet: Fleet) -> bytes:
     return text.getvalue().encode()
 
 
-TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
-"""Suffix of a report → its media type."""
+SUFFIXES = (".html", ".csv", ".json")
+"""Formats of a report of a fleet."""
 
 
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:

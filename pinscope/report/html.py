@@ -68,10 +68,15 @@ def comparison_html(compared: Compared) -> bytes:
 
 def fleet_html(found: Fleet, label: str | None = None) -> bytes:
     """The page of a fleet; ``label``: by which it is mapped."""
-    tables = [fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)]
-    charts, raw_data = draw_fleet(found, label), _packed([fleet.render(found, ".json")])
-    named = {"verdict": fleet.verdict(found), "tables": tables, "charts": charts, "raw_data": raw_data}
-    return b"".join(_page("fleet.html.jinja", fleet=found, **named))
+    worse, *others = fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)
+    page = _page(
+        "fleet.html.jinja",
+        title=f"{found.experiment} on {len(found.gpus):,} GPUs",
+        verdict=fleet.verdict(found),
+        parts=[*([worse] if worse.rows else ()), *draw_fleet(found, label), *others],
+        raw_data=_packed([fleet.render(found, ".json")]),
+    )
+    return b"".join(page)
 
 
 def _page(name: str, **content: Any) -> Iterator[bytes]:

@@ -91,6 +91,7 @@ def run(
         duration("--limit", limit) or 0.0,
         duration("--join", join) or 0.0,
         at_once,
+        lab,
     )
     further = shlex.split(options)
     plans = {

@@ -16,16 +16,16 @@ from typing import Any
 
 from distributed import Future
 
-from pinscope.errors import InvalidParameter, NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.fleet.cluster import Cluster
 from pinscope.fleet.host import LOOK_SECONDS, describe, end, measure
-from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Progress, Run
+from pinscope.records.run import ExperimentRun, LabKind, Progress, Run
 from pinscope.runner import jobs
 from pinscope.store.bundle import BundleReader, this_version
 from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
-from pinscope.text import error_line, quoted
+from pinscope.text import error_line
 
 DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
@@ -43,7 +43,7 @@ class Asked:
 
     Attributes:
         campaign: its name.
-        requests: what to run, in this order.
+        requests: what to run, in this order; ``lab``: theirs.
         tags: of all its runs.
         host_tags: host → tags of its runs.
         limit_seconds: how long a run may take.
@@ -58,6 +58,7 @@ class Asked:
     limit_seconds: float = 1800.0
     join_seconds: float = 120.0
     at_once: int | None = None
+    lab: LabKind = "cuda"
 
     def __post_init__(self) -> None:
         for tags in ((), *self.host_tags.values()):
@@ -67,11 +68,6 @@ class Asked:
     def tag(self) -> str:
         """The tag of all its runs."""
         return f"fleet={self.campaign}"
-
-    @property
-    def lab(self) -> LabKind:
-        """The lab of its requests."""
-        return self.requests[0].lab or "cuda"
 
     def on(self, request: jobs.Request, device: int, name: str) -> dict[str, Any]:
         """A request for one GPU of a host, as it is sent there."""
@@ -86,17 +82,13 @@ def requests(names: Sequence[str], lab: LabKind, quick: bool, settings: Mapping[
         BadInput: no such experiment or parameter, or a value out of range.
         NotPossible: an experiment does not run on that lab.
     """
-    every = [entry.experiment for entry in EXPERIMENTS if entry.experiment.labs.get(lab) is None]
+    every = [entry.experiment for entry in EXPERIMENTS]
     chosen = every if jobs.ALL in names else [find(name).experiment for name in dict.fromkeys(names)]
-    if unknown := set(settings).difference(*(experiment.Params.model_fields for experiment in chosen)):
-        raise InvalidParameter(f"none of these experiments has a parameter {quoted(min(unknown))}")
-    asked = []
-    for experiment in chosen:
-        if reason := experiment.labs.get(lab, "it was not written for it"):
-            raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
-        overrides = {key: value for key, value in settings.items() if key in experiment.Params.model_fields}
-        experiment.Params.preset(lab, quick).with_overrides(overrides)
-        asked.append(jobs.Request(experiment.name, lab, quick=quick, overrides=overrides))
+    asked, left_out = jobs.requests_of(jobs.Request(jobs.ALL, lab, quick=quick, overrides=settings), lab, chosen)
+    if left_out and chosen is not every:
+        raise NotPossible(left_out[0])
+    for request in asked:
+        find(request.experiment).experiment.Params.preset(lab, quick).with_overrides(request.overrides)
     return tuple(asked)
 
 
@@ -266,9 +258,8 @@ class Campaign:
         except PinScopeError as error:
             return str(error)
         self.stored.append(run)
-        if run.status == "done":
-            return None
-        return f"it did not end within {self._asked.limit_seconds:.0f} s" if answer["late"] else run.error or run.status
+        late = f"it did not end within {self._asked.limit_seconds:.0f} s"
+        return {"done": None, "cancelled": late}.get(run.status, run.error or run.status)
 
     def _keep(self, bundle: bytes) -> Run:
         """Store a run; a database that is away is waited for.

@@ -62,7 +62,7 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
         limit_seconds: how long it may take, its turn in the queue included.
 
     Returns:
-        The run as a ``bundle``, and whether it was ended at its limit (``late``); or why there is none (``refused``).
+        The run as a ``bundle``, cancelled where it was ended at its limit; or why there is none (``refused``).
     """
     try:
         environment = capture_environment()
@@ -76,14 +76,12 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
             job, deadline = jobs.start(store, run), time.monotonic() + limit_seconds
             while campaign not in HERE.ended and time.monotonic() < deadline and job.child.poll() is None:
                 time.sleep(LOOK_SECONDS)
-            late = campaign not in HERE.ended and job.child.poll() is None
-            if job.child.poll() is None:
-                with suppress(BadInput):  # it has just ended
-                    jobs.cancel(store, run.id)
+            with suppress(BadInput):  # it has ended by itself
+                jobs.cancel(store, run.id)
             job.child.wait()
             ended, rows, _ = jobs.ended_run(store, run.id)
             whole = ended.model_copy(update={"figures": run_figures(ended, rows)})
-            return {"bundle": render_bundle([(whole, rows)], store.parts), "late": late}
+            return {"bundle": render_bundle([(whole, rows)], store.parts)}
     except PinScopeError as error:
         return {"refused": str(error)}
 

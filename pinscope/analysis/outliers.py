@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pinscope.analysis.between_runs import benjamini_hochberg
 from pinscope.analysis.check import TOLERANCE
 from pinscope.analysis.comparison import CellFigure, CellVerdict, ComparedCell, Pooled, group_of
 from pinscope.analysis.figures import FINDING, NODE, named_figures
@@ -376,14 +377,8 @@ def _out(chances: Floats, cells: NDArray[np.int_], known: NDArray[np.bool_]) -> 
     counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1, keepdims=True)
     beyond = np.arange(1, len(sizes) + 1) - np.minimum(LEAST_CELLS, counts) + 1  # the least number of cells, from 1 on
     of_as_many = of_cells * (counts - np.minimum(LEAST_CELLS, counts) + 1) / np.maximum(beyond, 1)
-    return sorted(_least(np.where(beyond < 1, 1.0, of_as_many).min(axis=1), len(known)).tolist())
-
-
-def _least(chances: Floats, tested: int) -> NDArray[np.intp]:
-    """Places of the chances, of so many, that are blamed, the least first (Benjamini & Hochberg)."""
-    order = np.argsort(chances)
-    under = np.flatnonzero(chances[order] <= FALSE_SHARE * np.arange(1, len(order) + 1) / tested)
-    return order[: under[-1] + 1 if len(under) else 0]
+    least = np.where(beyond < 1, 1.0, of_as_many).min(axis=1)
+    return np.flatnonzero(least <= benjamini_hochberg(least.tolist(), FALSE_SHARE)).tolist()
 
 
 # What is said of an outlier
@@ -434,8 +429,9 @@ def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
 
 def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why) -> Outlier:
     """A GPU that is out; ``chances``: of its figures."""
-    sure = _least(chances, int(np.isfinite(fleet.worse[place]).sum())).tolist() or [int(chances.argmin())]
-    out = sorted(sure, key=lambda at: -fleet.worse[place, at])
+    level = benjamini_hochberg(chances[np.isfinite(fleet.worse[place])].tolist(), FALSE_SHARE)
+    sure = np.flatnonzero(chances <= max(level, chances.min()))
+    out = sorted(sure.tolist(), key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
         gpu=fleet.gpus[place],

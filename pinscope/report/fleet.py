@@ -40,7 +40,6 @@ def read_fleet(
     store: Store,
     experiment: str,
     lab: LabKind = "cuda",
-    newest: int = NEWEST,
     since: datetime | None = None,
     say: Callable[[str], object] = str,
 ) -> Fleet:
@@ -51,7 +50,6 @@ def read_fleet(
     Args:
         store: has the runs.
         experiment, lab: of them.
-        newest: how many of each GPU.
         since: only those that began then or later.
         say: takes a line that says what takes long.
 
@@ -64,7 +62,7 @@ def read_fleet(
         with suppress(PinScopeError):  # what cannot be read is left out; opening the run says why
             if figures := run_figures(store.run(run_id), store.observations(run_id)):
                 store.update(run_id, figures=figures)
-    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
+    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, NEWEST, since))
 
 
 def verdict(fleet: Fleet) -> str:

@@ -389,14 +389,11 @@ def _judged(fleet: Fleet, chances: Floats, repeated: NDArray[np.bool_]) -> Fleet
     numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.key for figure in fleet.figures))}
     out = _out(chances, np.array([numbers[figure.key] for figure in fleet.figures]), np.isfinite(fleet.worse))
     why = _why(fleet.gpus, out)
-    outliers = [_outlier(fleet, place, chances[place], why[place]) for place in out]
-    outliers.sort(key=lambda outlier: -outlier.change)
     often = np.any((chances < 1) & repeated, axis=1)
-    return replace(
-        fleet,
-        outliers=[outlier for outlier in outliers if often[outlier.place]],
-        suspects=[outlier for outlier in outliers if not often[outlier.place]],
-    )
+    outliers = [_outlier(fleet, place, chances[place], why[place], bool(often[place])) for place in out]
+    outliers.sort(key=lambda outlier: -outlier.change)
+    blamed, once = ([outlier for outlier in outliers if often[outlier.place] == is_often] for is_often in (True, False))
+    return replace(fleet, outliers=blamed, suspects=once)
 
 
 def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
@@ -427,8 +424,8 @@ def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
     return why
 
 
-def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why) -> Outlier:
-    """A GPU that is out; ``chances``: of its figures."""
+def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why, often: bool) -> Outlier:
+    """A GPU that is out; ``chances``: of its figures, ``often``: in several runs."""
     level = benjamini_hochberg(chances[np.isfinite(fleet.worse[place])].tolist(), FALSE_SHARE)
     sure = np.flatnonzero(chances <= max(level, chances.min()))
     out = sorted(sure.tolist(), key=lambda at: -fleet.worse[place, at])
@@ -437,7 +434,7 @@ def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why) -> Outlier:
         gpu=fleet.gpus[place],
         figures=out,
         change=math.expm1(float(fleet.worse[place, out[0]])),
-        words=_what(fleet, place, set(out)),
+        words=f"{'' if often else 'in one run only: '}{_what(fleet, place, set(out))}",
         why=why,
         chance=float(chances.min()),
     )

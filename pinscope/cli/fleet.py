@@ -225,7 +225,7 @@ def outliers(experiments: Names = None, lab: Lab = "cuda", since: Since = None, 
             for outlier in fleet.outliers:
                 print_line(f"{fleet.experiment}: {outlier.line}")
             for suspect in fleet.suspects:
-                complain(f"seen once, run it again: {fleet.experiment}: {suspect.line}")
+                complain(f"run it again: {fleet.experiment}: {suspect.line}")
     if any(fleet.outliers for fleet in fleets):
         return 1
     if untold := [fleet for fleet in fleets if len(fleet.alone) == len(fleet.gpus)]:

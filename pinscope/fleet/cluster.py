@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import dask
 from distributed import Client, Scheduler, Security, SpecCluster
@@ -76,6 +76,9 @@ class Launch:
         Args:
             order: what each worker must know.
             errors: file that takes what the program complains of.
+
+        Raises:
+            NotPossible: there is no such program here, or no room for it.
         """
         own: dict[str, Any] = {"name": self.name} if self.hosts is None else {}
         if self.share:
@@ -92,15 +95,11 @@ class Launch:
                     preexec_fn=ending_with_this(),  # noqa: PLW1509 - it only makes calls of the system
                 )
         except OSError as error:
-            errors.write_text(f"{self.command[0]}: {error.strerror}")
-        if self._input:
-            with suppress(BrokenPipeError):  # it has ended already, and says why
-                self._input.write(json.dumps({**order, **own}).encode() + b"\n")
-                self._input.flush()
-
-    @property
-    def _input(self) -> IO[bytes] | None:
-        return self._process.stdin if self._process else None
+            raise NotPossible(f"{self.command[0]}: {error.strerror}") from None
+        with suppress(BrokenPipeError):  # it has ended already, and says why
+            input_ = cast("IO[bytes]", self._process.stdin)
+            input_.write(json.dumps({**order, **own}).encode() + b"\n")
+            input_.flush()
 
     @property
     def is_over(self) -> bool:
@@ -116,9 +115,9 @@ class Launch:
 
     def ask_to_end(self) -> None:
         """Close its input."""
-        if self._input:
+        if self._process and self._process.stdin:
             with suppress(BrokenPipeError):
-                self._input.close()
+                self._process.stdin.close()
 
     def end(self, deadline: float) -> None:
         """Wait for its end until then, and make it end: a launcher that has started nothing yet takes it back."""
@@ -190,7 +189,7 @@ def own(campaign: str, launches: Sequence[Launch], listen: str | None = None) ->
         listen: address of this machine at which workers reach the scheduler; by default that of its outward route.
 
     Raises:
-        NotPossible: the scheduler cannot listen there.
+        NotPossible: the scheduler cannot listen there, or a launch not start.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three or four a host, and often 1,024 are allowed

@@ -87,9 +87,9 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     labels = [label] if label else []
     rows = []
     for outlier in (*fleet.outliers, *fleet.suspects):
-        gpu, once = outlier.gpu, "" if outlier in fleet.outliers else "in one run only: "
+        gpu = outlier.gpu
         own = gpu.words, *map(gpu.label, labels), change_words(outlier.change)
-        rows.append((*own, f"{once}{outlier.words}", outlier.why_words, gpu.runs[0]))
+        rows.append((*own, outlier.words, outlier.why_words, gpu.runs[0]))
     columns = dict.fromkeys(["GPU", *labels, "worse by up to", "what", "why", "newest run"], "text")
     return table("Worse than others like them", columns, rows)
 

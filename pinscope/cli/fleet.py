@@ -160,11 +160,9 @@ def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
     print_table(("host", "what", "run", "answer"), rows, title=f"Campaign {asked.campaign}")
     there = f", {len(result.already)} were there" if result.already else ""
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
-    if known := [*result.stored, *result.already]:
-        lab = " --lab host" if known[0].lab == "host" else ""
-        experiments = " ".join(dict.fromkeys(run.experiment for run in known))
-        print_line(f"Next: pinscope fleet show {experiments}{lab}")
-        print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
+    lab = " --lab host" if asked.lab == "host" else ""
+    print_line(f"Next: pinscope fleet show {' '.join(request.experiment for request in asked.requests)}{lab}")
+    print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
     if result.missing:
         print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 

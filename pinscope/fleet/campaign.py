@@ -7,6 +7,7 @@ and the parameters that were set. A campaign of the same name measures only what
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -159,17 +160,20 @@ class Campaign:
         """
         met, talks = dict[str, str](), list[Iterator[None]]()
         lacking = list[tuple[str, bool, str | None]]()
-        deadline = time.monotonic() + self._asked.join_seconds
+        deadline, looked = time.monotonic() + self._asked.join_seconds, -math.inf
         try:
-            for _ in self._rounds():
-                talks += [self._talk(*new) for new in self._there.items() if new[0] not in met]
-                met |= self._there
+            while not self._is_stopped():
+                if time.monotonic() - looked > THERE_SECONDS:
+                    self._there, looked = self._cluster.workers(), time.monotonic()
+                    talks += [self._talk(*new) for new in self._there.items() if new[0] not in met]
+                    met |= self._there
                 go_on = [next(talk, "over") is None for talk in talks]
                 lacking = self._cluster.absent(met.values())
                 self._show(self._progress(len(lacking)))
                 is_joined = all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline
                 if is_joined and not any(go_on):
                     break
+                time.sleep(LOOK_SECONDS)
         finally:
             if self._is_stopped() and not self._cluster.launches:
                 self._end()
@@ -177,15 +181,6 @@ class Campaign:
         for name, is_over, words in lacking:
             reason = words if is_over and words else f"{late}: {words}" if words else late
             self.missing.append(Missing(name, reason))
-
-    def _rounds(self) -> Iterator[None]:
-        """Look again and again, until somebody stops it; now and then also who is there."""
-        looked = -THERE_SECONDS
-        while not self._is_stopped():
-            if time.monotonic() - looked > THERE_SECONDS:
-                self._there, looked = self._cluster.workers(), time.monotonic()
-            yield
-            time.sleep(LOOK_SECONDS)
 
     def _talk(self, address: str, worker: str) -> Iterator[None]:
         """Ask one host who it is, then for its runs, one after the other; yields while it waits."""

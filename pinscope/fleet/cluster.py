@@ -270,14 +270,15 @@ def kubernetes(
     """
     if not image:
         raise BadInput("--kubernetes takes --image: an image that has PinScope")
-    campaign = secrets.token_hex(4)
-    manifest = json.dumps(pod(campaign, image, gpus, python or "python3"))
-    how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}", *options]
-    names = [f"pinscope-{campaign}-{place}" for place in range(nodes)]
-    return [Launch(name, ["kubectl", "run", name, *how]) for name in names]
+    campaign, launches = secrets.token_hex(4), []
+    for name in (f"pinscope-{campaign}-{place}" for place in range(nodes)):
+        manifest = json.dumps(pod(name, campaign, image, gpus, python or "python3"))
+        how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}", *options]
+        launches.append(Launch(name, ["kubectl", "run", name, *how]))
+    return launches
 
 
-def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
+def pod(name: str, campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     """The pod of one node as its manifest says it: no two of a campaign on a node, and called as the node is."""
     ours = {"pinscope-campaign": campaign}
     apart = {"labelSelector": {"matchLabels": ours}, "topologyKey": "kubernetes.io/hostname"}
@@ -293,7 +294,7 @@ def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "pinscope", "labels": ours},
+        "metadata": {"name": name, "labels": ours},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

@@ -68,8 +68,7 @@ def read_fleet(
 def verdict(fleet: Fleet) -> str:
     """One sentence."""
     count, gpus = len(fleet.outliers), len(fleet.gpus)
-    what = "GPU" if fleet.gpus[0].newest.gpu else "host"
-    of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
+    of = format_count(gpus, "GPU" if fleet.gpus[0].newest.gpu else "host")
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
         return f"{of}: too few to say which is worse, {LEAST_GROUP} must be alike; compare two: pinscope compare A B."

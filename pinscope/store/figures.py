@@ -95,22 +95,22 @@ def stored_figures(
         newest: how many runs of a GPU.
         since: only those that began then or later.
     """
-    columns = tables.FIGURES.c
-    gpu, latest = ("host", "machine", "device", "gpu"), (columns.created_at.desc(), columns.run_id)
+    columns, gpu = tables.FIGURES.c, ("host", "machine", "device", "gpu")
+    latest = columns.created_at.desc(), columns.run_id
     rank = func.row_number().over(partition_by=[columns[name] for name in gpu], order_by=latest)
-    ranked = select(tables.FIGURES, rank.label("rank"))
     of_it = columns.experiment == experiment, columns.lab == lab
+    ranked = select(tables.FIGURES, rank.label("rank")).where(*of_it)
     if since is not None:
         ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
-    inner = ranked.where(*of_it).subquery().c
+    inner = ranked.subquery().c
     query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
-    order = (*(inner[name] for name in gpu), inner.created_at.desc(), inner.run_id)
+    query = query.order_by(*(inner[name] for name in (*gpu, "rank")))
     shared = tables.SHARED_TEXTS.c
     named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
     with database.reading() as connection:
         if not _are_kept(connection):
             return [], {}
-        runs = list(starmap(FleetRun, connection.execute(query.order_by(*order)).all()))
+        runs = list(starmap(FleetRun, connection.execute(query).all()))
         return runs, dict(map(tuple, connection.execute(select(shared.id, shared.document).where(named))))
 
 

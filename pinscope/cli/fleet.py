@@ -6,7 +6,7 @@ import csv
 import secrets
 import shlex
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,7 +47,6 @@ def count(meaning: str, *names: str, least: int = 1) -> Any:
 
 Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
 Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
-Since = Annotated[str | None, option("AGE", "Only runs of the last days, hours or minutes, as 90d.", "--since")]
 
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
@@ -184,7 +183,6 @@ def show(
     experiments: Names = None,
     label: Annotated[str | None, option("NAME", "Map by this label: as rack, of tags as rack=r7; or host.")] = None,
     lab: Lab = "cuda",
-    since: Since = None,
     everything: Annotated[bool, typer.Option("--all", help="Show also each figure and each GPU.")] = False,
     output: Annotated[Path | None, output_option("Write a report: a new file, .html, .csv or .json.")] = None,
     as_json: AsJson = False,
@@ -192,7 +190,7 @@ def show(
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
     if output is not None:
         check_new(output, *report.SUFFIXES)
-    fleets = _fleets(experiments, lab, since)
+    fleets = _fleets(experiments, lab)
     if output is not None:
         if len(fleets) > 1:
             raise BadInput(f"a report is of one of {', '.join(fleet.experiment for fleet in fleets)}; name it")
@@ -210,12 +208,12 @@ def show(
 
 
 @app.command("outliers", short_help="Only who is worse, a line each; for cron.")
-def outliers(experiments: Names = None, lab: Lab = "cuda", since: Since = None, as_json: AsJson = False) -> int:
+def outliers(experiments: Names = None, lab: Lab = "cuda", as_json: AsJson = False) -> int:
     """Name the GPUs that are worse than others like them, a line each, with what explains it.
 
     A GPU is named where at least two of its runs agree. Exit code 0: there is none; 1: there are some; 3: too few are
     alike to tell. So cron, which mails what a command writes, tells when one comes."""
-    fleets = _fleets(experiments, lab, since)
+    fleets = _fleets(experiments, lab)
     if as_json:
         print_json([{key: document[key] for key in _BRIEF} for document in map(report.fleet_document, fleets)])
     else:
@@ -240,22 +238,19 @@ def write(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)],
     experiments: Names = None,
     lab: Lab = "cuda",
-    since: Since = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the figures of GPUs that are alike and not worse than others: what this fleet's hardware does.
 
     How far these GPUs lie apart is in the file: a host that is checked against it may differ as much."""
     check_new(file)
-    fleets = _fleets(experiments, lab, since)
+    fleets = _fleets(experiments, lab)
     with Store() as store:
         baseline = report.fleet_baseline(store, fleets)
     keep_baseline(file, baseline, as_json, " --other-machine")
 
 
-def _fleets(experiments: list[str] | None, lab: LabKind, since: str | None) -> list[Fleet]:
-    age = duration("--since", since)
-    begin = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+def _fleets(experiments: list[str] | None, lab: LabKind) -> list[Fleet]:
     for name in experiments or ():
         find(name)
     with Store() as store:
@@ -263,4 +258,4 @@ def _fleets(experiments: list[str] | None, lab: LabKind, since: str | None) -> l
         if not names:
             further = "name an experiment, import runs, or give another --lab"
             raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {further}")
-        return [report.read_fleet(store, name, lab, begin, complain) for name in names]
+        return [report.read_fleet(store, name, lab, complain) for name in names]

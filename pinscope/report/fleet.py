@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 from importlib import import_module
 from typing import Any, cast
 
@@ -36,13 +35,7 @@ QUANTILES = ("least", "a quarter", "median", "three quarters", "most")
 STATES = {"outlier": "worse", "suspect": "worse once", "alone": "too few alike", "": ""}
 
 
-def read_fleet(
-    store: Store,
-    experiment: str,
-    lab: LabKind = "cuda",
-    since: datetime | None = None,
-    say: Callable[[str], object] = str,
-) -> Fleet:
+def read_fleet(store: Store, experiment: str, lab: LabKind = "cuda", say: Callable[[str], object] = str) -> Fleet:
     """The newest runs of an experiment on each GPU.
 
     Runs of an older PinScope, which kept no figures, are read anew, once.
@@ -50,7 +43,6 @@ def read_fleet(
     Args:
         store: has the runs.
         experiment, lab: of them.
-        since: only those that began then or later.
         say: takes a line that says what takes long.
 
     Raises:
@@ -62,7 +54,7 @@ def read_fleet(
         with suppress(PinScopeError):  # what cannot be read is left out; opening the run says why
             if figures := run_figures(store.run(run_id), store.observations(run_id)):
                 store.update(run_id, figures=figures)
-    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, NEWEST, since))
+    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, NEWEST))
 
 
 def verdict(fleet: Fleet) -> str:

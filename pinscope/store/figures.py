@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from importlib import import_module
 from itertools import starmap
 from typing import Any
@@ -84,25 +84,19 @@ def _are_kept(connection: Connection) -> bool:
     return inspect(connection).has_table(tables.FIGURES.name)
 
 
-def stored_figures(
-    database: Database, experiment: str, lab: str, newest: int, since: datetime | None = None
-) -> tuple[list[FleetRun], dict[str, str]]:
+def stored_figures(database: Database, experiment: str, lab: str, newest: int) -> tuple[list[FleetRun], dict[str, str]]:
     """The newest runs of each GPU, GPU by GPU, the newest first; and the texts that they share, by their hash.
 
     Args:
         database: to read.
         experiment, lab: of the runs.
         newest: how many runs of a GPU.
-        since: only those that began then or later.
     """
     columns, gpu = tables.FIGURES.c, ("host", "machine", "device", "gpu")
     latest = columns.created_at.desc(), columns.run_id
     rank = func.row_number().over(partition_by=[columns[name] for name in gpu], order_by=latest)
     of_it = columns.experiment == experiment, columns.lab == lab
-    ranked = select(tables.FIGURES, rank.label("rank")).where(*of_it)
-    if since is not None:
-        ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
-    inner = ranked.subquery().c
+    inner = select(tables.FIGURES, rank.label("rank")).where(*of_it).subquery().c
     query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
     query = query.order_by(*(inner[name] for name in (*gpu, "rank")))
     shared = tables.SHARED_TEXTS.c

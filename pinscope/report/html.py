@@ -70,10 +70,9 @@ def comparison_html(compared: Compared) -> bytes:
 def fleet_html(found: Fleet, label: str | None = None) -> bytes:
     """The page of a fleet; ``label``: by which it is mapped."""
     worse, *others = fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)
-    title, figures = f"{found.experiment} on {len(found.gpus):,} GPUs", (worse, *draw_fleet(found, label), *others)
-    raw = "All GPUs, their runs and how each was judged"
-    answer = _Answer(title, fleet.verdict(found), {"Figures": figures})
-    return _answers_html("fleet", [answer], raw, fleet.render(found, ".json"))
+    figures = worse, *draw_fleet(found, label), *others
+    answer = _Answer(f"{found.experiment} on {len(found.gpus):,} GPUs", fleet.verdict(found), {"Figures": figures})
+    return _answers_html("fleet", [answer], "All GPUs, and how each was judged", fleet.render(found, ".json"))
 
 
 class _Answer(NamedTuple):

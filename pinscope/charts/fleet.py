@@ -54,8 +54,7 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         worse[row] = np.fmax(worse[row], own)
     changes = np.expm1(worse)
     worst = np.nan_to_num(changes, nan=-1.0).max(axis=1)
-    worst_first = np.argsort(-worst, kind="stable")
-    drawn = worst_first[:MOST_LABELS]
+    drawn = np.argsort(-worst, kind="stable")[:MOST_LABELS]
     words = [fleet.figures[at].full_words for at in fleet.firsts]
     heat = go.Heatmap(
         x=words,

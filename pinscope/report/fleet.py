@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from operator import add
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier,
 from pinscope.errors import BadInput, PinScopeError
 from pinscope.experiments.registry import measured_run, run_figures
 from pinscope.records.run import LabKind, Table, table
-from pinscope.report.write import csv_cell
+from pinscope.report.write import csv_lines
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
 from pinscope.text import first_of
@@ -107,8 +106,7 @@ def spread_table(fleet: Fleet) -> Table:
     rows = list[list[str | int]]()
     for spread in fleet.spreads:
         figure = fleet.figures[spread.figure]
-        names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
-        worse = first_of(names)
+        worse = first_of([outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures])
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
         rows.append([figure.full_words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
@@ -159,16 +157,13 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs}
 
 
-def _csv(fleet: Fleet) -> bytes:
+def _csv(fleet: Fleet) -> Iterator[bytes]:
     """A row each GPU: who it is, how it was judged, and the figures that stand for their cells, in SI units."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    gpus = _gpus(fleet)
-    writer.writerow([*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)])
-    for gpu, values in zip(gpus, fleet.values[:, fleet.firsts], strict=True):
-        own = (csv_cell(" ".join(value) if isinstance(value, list) else value) for value in gpu.values())
-        writer.writerow([*own, *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
-    return text.getvalue().encode()
+    gpus, values = _gpus(fleet), fleet.values[:, fleet.firsts].tolist()
+    figures = ([f"{value:.6g}" if math.isfinite(value) else None for value in own] for own in values)
+    own = ([" ".join(value) if isinstance(value, list) else value for value in gpu.values()] for gpu in gpus)
+    columns = [*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)]
+    return csv_lines(columns, map(add, own, figures))
 
 
 SUFFIXES = (".html", ".csv", ".json")
@@ -181,7 +176,7 @@ def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
         html = import_module("pinscope.report.html")  # by name: Jinja and Plotly take a fifth of a second
         return cast("bytes", html.fleet_html(fleet, label))
     if suffix == ".csv":
-        return _csv(fleet)
+        return b"".join(_csv(fleet))
     return (json.dumps(fleet_document(fleet), ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

@@ -247,9 +247,7 @@ def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Map
     readable = (run for run in runs if len(run.content) == sizes.get(run.layout, -1))
     by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
     if not by_gpu:
-        raise BadInput(
-            f"no finished run of {experiment} on {LAB_TITLES[lab]}; there may be some of another lab (--lab)"
-        )
+        raise BadInput(f"no finished run of {experiment} on {LAB_TITLES[lab]}; --lab takes another lab")
     known_as = [newest.surroundings for newest, *_ in by_gpu]
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
     group_of, groups = _groups(known_as, facts)

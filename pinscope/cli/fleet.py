@@ -16,7 +16,7 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.cli.check import keep_baseline
 from pinscope.cli.main import AsJson, duration, option, output_option
 from pinscope.cli.outcome import print_parts, progress_shown, store_to_write
-from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings, several_experiments
+from pinscope.cli.run import Quick, Settings, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.registry import find
@@ -31,11 +31,7 @@ from pinscope.units import format_bytes
 if TYPE_CHECKING:
     from pinscope.fleet.campaign import Asked, Campaign
 
-app = typer.Typer(
-    add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
-)
-
-
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run experiments on many hosts, and compare them.")
 baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep the fleet's own figures, for check.")
 app.add_typer(baseline, name="baseline")
 
@@ -51,10 +47,7 @@ Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
 def run(
-    experiments: Annotated[
-        list[str],
-        typer.Argument(metavar="EXPERIMENT|all", help="Experiments, in this order.", autocompletion=experiment_names),
-    ],
+    experiments: Annotated[list[str], several_experiments("Experiments, in this order.", "EXPERIMENT|all")],
     scheduler: Annotated[str | None, option("ADDRESS", "A Dask cluster that stands, as tls://head:8786.")] = None,
     local: Annotated[int | None, count("Workers on this machine, each as a host of its own.")] = None,
     ssh: Annotated[str | None, option("HOSTS", "Hosts by comma, or @FILE with one a line; ssh asks nothing.")] = None,

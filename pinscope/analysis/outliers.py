@@ -119,14 +119,9 @@ class Gpu(NamedTuple):
         return f"{self.newest.host} GPU {self.newest.device}" if self.newest.gpu else self.newest.host
 
     @property
-    def tags(self) -> list[str]:
-        """Of its newest run."""
-        return self.newest.tags.split(",") if self.newest.tags else []
-
-    @property
     def labels(self) -> dict[str, str]:
-        """Its tags that are ``name=value``."""
-        return dict(tag.split("=", 1) for tag in self.tags if "=" in tag)
+        """Tags of its newest run that are ``name=value``."""
+        return dict(tag.split("=", 1) for tag in self.newest.tags.split(",") if "=" in tag)
 
     def label(self, name: str) -> str | None:
         """Its label of that name, or such a key of its surroundings, or its ``host``."""

@@ -67,11 +67,11 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
-    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}}
+    title = {"text": "Figures, one a cell"}
+    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": title, "showgrid": False}
+    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}, "showgrid": False}
     pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
     figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": rows})
-    figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
     ends = [(str(names[row]), f"{format_change(1 + max(worst[row], 0.0))} worse") for row in drawn[:3]]
     left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(

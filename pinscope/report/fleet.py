@@ -136,8 +136,7 @@ def _spread(fleet: Fleet, spread: Spread) -> dict[str, Any]:
 
 def _gpus(fleet: Fleet) -> list[dict[str, Any]]:
     return [
-        {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
-        for place, gpu in enumerate(fleet.gpus)
+        {**_gpu(gpu), "group": gpu.group, "judged": fleet.states.get(place)} for place, gpu in enumerate(fleet.gpus)
     ]
 
 
@@ -153,8 +152,8 @@ def _outlier(outlier: Outlier) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    own = gpu.newest
-    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs}
+    own, tags = gpu.newest, [*filter(None, gpu.newest.tags.split(","))]
+    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs, "tags": tags}
 
 
 def _csv(fleet: Fleet) -> Iterator[bytes]:

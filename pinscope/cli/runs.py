@@ -378,10 +378,9 @@ def export_runs(
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
-        items = [(run, source.observations(run.id)) for run in runs]
-        if not anonymous:
-            items = [(run.model_copy(update={"figures": run_figures(run, rows)}), rows) for run, rows in items]
-        write_bundle(output, items, source.parts)
+        items = ((run, source.observations(run.id)) for run in runs)
+        whole = [(run.model_copy(update={"figures": run_figures(run, rows)}), rows) for run, rows in items]
+        write_bundle(output, whole, source.parts)
     _say_written(output, runs, as_json)
 
 

@@ -99,8 +99,8 @@ def run(
     with Stop() as stop, store_to_write() as store:
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
-            result = Campaign(there, store, asked, lambda: stop.asked, show)
-            result.carry_out()
+            result = Campaign(there, store, asked)
+            result.carry_out(lambda: stop.asked, show)
     _print_campaign(asked, result, as_json)
     return Cancelled.exit_code if stop.asked else MeasurementFailed.exit_code if result.missing else 0
 

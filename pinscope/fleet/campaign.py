@@ -127,8 +127,6 @@ class Campaign:
         cluster: its hosts.
         store: where the runs are kept.
         asked: what to run.
-        is_stopped: whether somebody wants it to end.
-        show: takes how far it is.
 
     Attributes:
         stored: runs that came.
@@ -136,24 +134,20 @@ class Campaign:
         missing: what is not there, and why.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        asked: Asked,
-        is_stopped: Callable[[], bool],
-        show: Callable[[Progress], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, store: Store, asked: Asked) -> None:
         self._cluster, self._store, self._asked = cluster, store, asked
-        self._is_stopped, self._show = is_stopped, show
         self._done = done_already(store, asked)
         self._there: Mapping[str, str] = {}
         self._machines = dict[str, str]()
         self._to_come, self._measuring = list[list[tuple[jobs.Request, int]]](), 0
         self.stored, self.already, self.missing = list[Run](), list[Run](), list[Missing]()
 
-    def carry_out(self) -> None:
+    def carry_out(self, is_stopped: Callable[[], bool], show: Callable[[Progress], None]) -> None:
         """Ask every host, and wait for the answers; what is stored when somebody stops it stays.
+
+        Args:
+            is_stopped: whether somebody wants it to end.
+            show: takes how far it is.
 
         Raises:
             NotPossible: the scheduler is gone.
@@ -162,20 +156,20 @@ class Campaign:
         lacking = list[tuple[str, bool, str | None]]()
         deadline, looked = time.monotonic() + self._asked.join_seconds, -math.inf
         try:
-            while not self._is_stopped():
+            while not is_stopped():
                 if time.monotonic() - looked > THERE_SECONDS:
                     self._there, looked = self._cluster.workers(), time.monotonic()
                     talks += [self._talk(*new) for new in self._there.items() if new[0] not in met]
                     met |= self._there
                 go_on = [next(talk, "over") is None for talk in talks]
                 lacking = self._cluster.absent(met.values())
-                self._show(self._progress(len(lacking)))
+                show(self._progress(len(lacking)))
                 is_joined = all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline
                 if is_joined and not any(go_on):
                     break
                 time.sleep(LOOK_SECONDS)
         finally:
-            if self._is_stopped() and not self._cluster.launches:
+            if is_stopped() and not self._cluster.launches:
                 self._end()
         late = f"no worker came within {self._asked.join_seconds:.0f} s"
         for name, is_over, words in lacking:

@@ -82,7 +82,9 @@ def differences(
     errors[known] *= _scatter(apart[known], errors[known], freedom[known])
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
-    level = _level([_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share)
+    level = benjamini_hochberg(
+        [_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share
+    )
     reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
     return [
         Difference(math.exp(at), *((math.exp(at - off), math.exp(at + off)) if is_known else (None, None)))
@@ -131,7 +133,7 @@ def at_least_usual(
     return np.where(is_raised, usual, variances), np.where(is_raised, 2 * freedom, freedom)
 
 
-def _level(chances: Sequence[float], false_share: float) -> float:
+def benjamini_hochberg(chances: Sequence[float], false_share: float) -> float:
     """How unlikely a difference must be to be called one (Benjamini & Hochberg); of none selected that of the first."""
     count = len(chances)
     selected = [rank for rank, chance in enumerate(sorted(chances), start=1) if chance <= false_share * rank / count]

@@ -99,22 +99,22 @@ def subject(run: Run) -> tuple[str, str]:
     return run.experiment, " ".join(run.params.get("program", ())) if isinstance(run, TraceRun) else run.lab
 
 
-def baseline_of(runs: Iterable[Measured]) -> Baseline:
+def baseline_of(runs: Iterable[Measured], one_machine: bool = True) -> Baseline:
     """The runs as a baseline.
 
     Raises:
-        BadInput: none, several machines, or different parameters.
+        BadInput: none, several machines where they must be of one, or different parameters.
     """
-    kept = [_kept(of_subject) for of_subject in grouped(list(runs), lambda run: subject(run.run)).values()]
+    kept = [_kept(of_subject, one_machine) for of_subject in grouped(list(runs), lambda run: subject(run.run)).values()]
     if not kept:
         raise BadInput("a baseline needs at least one run")
     return Baseline(format=FORMAT, experiments=tuple(kept))
 
 
-def _kept(runs: Sequence[Measured]) -> KeptRuns:
+def _kept(runs: Sequence[Measured], one_machine: bool) -> KeptRuns:
     first = runs[0].run
     for run in (measured.run for measured in runs):
-        if not machine_keys([first], [run]).is_one_machine:
+        if one_machine and not machine_keys([first], [run]).is_one_machine:
             raise BadInput(f"a baseline is of one machine, and {first.id} and {run.id} are of two")
         if isinstance(run, ExperimentRun) and run.params != first.params:
             raise BadInput(f"the runs of a baseline have the same parameters, and {first.id} and {run.id} have not")
@@ -125,14 +125,14 @@ def _kept(runs: Sequence[Measured]) -> KeptRuns:
             known = [run.get(key, {}) for run in table.runs]
             labels, figures = dict(zip(table.labels, key, strict=True)), dict[str, KeptFigure]()
             for name, value in table.values.items():
-                if figure := kept_figure([cell.get(name) for cell in known], value.unit):
+                if figure := _kept_figure([cell.get(name) for cell in known], value.unit):
                     figures[name] = figure
             cells.append(KeptCell(kind=table.kind, labels=labels, figures=figures))
     ids = tuple(measured.run.id for measured in runs)
     return KeptRuns(runs=ids, run=parse_run(first.model_dump(exclude=bare)), cells=tuple(cells))
 
 
-def kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
+def _kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
     """A figure of runs; ``None`` where none has it."""
     values = [sample[0] for sample in samples if sample]
     if not values:

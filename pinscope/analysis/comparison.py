@@ -290,7 +290,7 @@ class Comparison:
     def groups(self) -> list[Group]:
         """What is worse, then what is better: each named by the labels that fit it best."""
         verdicts: tuple[CellVerdict, ...] = ("worse", "better")
-        return [group for verdict in verdicts if (group := _group(self.firsts, verdict))]
+        return [group for verdict in verdicts if (group := group_of(self.firsts, verdict))]
 
 
 def compare(
@@ -484,7 +484,7 @@ class _Condition:
     holds: np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def _group(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
+def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
     """The cells of that verdict, and the conditions that fit them best; ``None`` without any.
 
     Conditions are added one by one, as long as the cells that they name and those that differ have more in common

@@ -65,13 +65,10 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
         (cells,) = table.runs
         said = [{key[place]: table.texts[key][place] for key in cells} for place in range(len(table.labels))]
         labels = [
-            LabelNames(name=name, title=mark.title, unit=mark.unit, values=tuple(texts.items()))
+            LabelNames(name=name, values=tuple(texts.items()), **vars(mark))
             for (name, mark), texts in zip(table.labels.items(), said, strict=True)
         ]
-        figures = [
-            FigureName(name=name, title=value.title, unit=value.unit, better=value.better)
-            for name, value in table.values.items()
-        ]
+        figures = [FigureName(name=name, **vars(value)) for name, value in table.values.items()]
         known = [list(texts) for texts in said]
         places = tuple(tuple(map(list.index, known, key)) for key in cells)
         kinds.append(CellNames(kind=table.kind, labels=tuple(labels), figures=tuple(figures), cells=places))

@@ -24,17 +24,18 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, product
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pinscope.analysis.between_runs import benjamini_hochberg
 from pinscope.analysis.check import TOLERANCE
-from pinscope.analysis.comparison import CellFigure, ComparedCell, Comparison, Pooled, Side
+from pinscope.analysis.comparison import CellFigure, CellVerdict, ComparedCell, Pooled, group_of
 from pinscope.analysis.figures import FINDING, NODE, named_figures
-from pinscope.analysis.machine_keys import MachineKeys, key_title
+from pinscope.analysis.machine_keys import key_title
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, LabKind
 
@@ -118,14 +119,9 @@ class Gpu(NamedTuple):
         return f"{self.newest.host} GPU {self.newest.device}" if self.newest.gpu else self.newest.host
 
     @property
-    def tags(self) -> list[str]:
-        """Of its newest run."""
-        return self.newest.tags.split(",") if self.newest.tags else []
-
-    @property
     def labels(self) -> dict[str, str]:
-        """Its tags that are ``name=value``."""
-        return dict(tag.split("=", 1) for tag in self.tags if "=" in tag)
+        """Tags of its newest run that are ``name=value``."""
+        return dict(tag.split("=", 1) for tag in self.newest.tags.split(",") if "=" in tag)
 
     def label(self, name: str) -> str | None:
         """Its label of that name, or such a key of its surroundings, or its ``host``."""
@@ -224,10 +220,9 @@ class Fleet:
         for group in range(len(self.groups)):
             for figure in self.firsts:
                 values = self.values[numbers == group, figure]
-                known = np.sort(values[np.isfinite(values)])
-                if len(known):
-                    at = (np.array((0, 0.25, 0.5, 0.75, 1)) * (len(known) - 1)).round().astype(int)
-                    spreads.append(Spread(group, figure, known[at].tolist(), len(known)))
+                if len(known := values[np.isfinite(values)]):
+                    quantiles = np.quantile(known, (0, 0.25, 0.5, 0.75, 1), method="nearest").tolist()
+                    spreads.append(Spread(group, figure, quantiles, len(known)))
         return spreads
 
 
@@ -247,9 +242,7 @@ def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Map
     readable = (run for run in runs if len(run.content) == sizes.get(run.layout, -1))
     by_gpu = [list(own) for _, own in groupby(readable, attrgetter("host", "machine", "device", "gpu"))]
     if not by_gpu:
-        raise BadInput(
-            f"no finished run of {experiment} on {LAB_TITLES[lab]}; there may be some of another lab (--lab)"
-        )
+        raise BadInput(f"no finished run of {experiment} on {LAB_TITLES[lab]}; --lab takes another lab")
     known_as = [newest.surroundings for newest, *_ in by_gpu]
     facts = {name: json.loads(texts.get(name, "{}")) for name in set(known_as)}
     group_of, groups = _groups(known_as, facts)
@@ -258,9 +251,7 @@ def fleet_of(experiment: str, lab: LabKind, runs: Sequence[FleetRun], texts: Map
         for own, name in zip(by_gpu, known_as, strict=True)
     ]
     signs = np.array([-1 if figure.value.better == "more" else 1 for figure in figures], FLOAT)
-    middles, steady, repeated = _middles(
-        [_logs(by_gpu, number, columns, signs) for number in range(max(map(len, by_gpu)))]
-    )
+    middles, steady, repeated = _middles(list(_logs(by_gpu, columns, signs)))
     numbers = np.array([gpu.group for gpu in gpus])
     worse, chances = np.empty_like(middles), np.ones(middles.shape, FLOAT)
     for number in range(len(groups)):
@@ -310,21 +301,15 @@ def _groups(known_as: Sequence[str], facts: Mapping[str, Mapping[str, str]]) -> 
     return {name: groups.index(chosen[key]) for name, key in keys.items()}, words
 
 
-def _logs(by_gpu: Sequence[Sequence[FleetRun]], number: int, columns: Mapping[str, list[int]], signs: Floats) -> Floats:
-    """Logarithms of the figures of one run of each GPU, greater being worse; infinite where there is none."""
-    logs, of_layout = np.full((len(by_gpu), len(signs)), np.inf, FLOAT), defaultdict[str, list[int]](list)
-    for place, own in enumerate(by_gpu):
-        if number < len(own):
-            of_layout[own[number].layout].append(place)
-    for layout, places in of_layout.items():
-        at, content = columns[layout], b"".join(by_gpu[place][number].content for place in places)
-        rows = np.full((len(places), len(signs)), np.inf, FLOAT)
+def _logs(by_gpu: Sequence[Sequence[FleetRun]], columns: Mapping[str, list[int]], signs: Floats) -> Floats:
+    """Logarithms of the figures, greater being worse, by number of the run and GPU; infinite where there is none."""
+    logs = np.full((max(map(len, by_gpu)), len(by_gpu), len(signs)), np.inf, FLOAT)
+    for (number, of_number), (layout, at) in product(enumerate(logs), columns.items()):
+        has = [place for place, own in enumerate(by_gpu) if number < len(own) and own[number].layout == layout]
+        content = b"".join(by_gpu[place][number].content for place in has)
         with np.errstate(all="ignore"):
-            known = np.log(np.frombuffer(content, FLOAT).reshape(len(places), -1))
-        known *= signs[at]
-        np.copyto(known, np.inf, where=~np.isfinite(known))
-        rows[:, slice(len(at)) if at == [*range(len(at))] else at] = known  # by a slice in a tenth of the time
-        logs[places] = rows
+            known = np.log(np.frombuffer(content, FLOAT).reshape(len(has), len(at))) * signs[at]
+        of_number[np.ix_(has, at)] = np.where(np.isfinite(known), known, np.inf)
     return logs
 
 
@@ -346,21 +331,15 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     return (steady + other) / 2, steady, repeated
 
 
-def _at(ordered: Floats, counts: NDArray[np.int_], share: float) -> Floats:
-    """What lies at that share of each row, of which so many are known."""
-    at = share * np.maximum(counts - 1, 0)
-    columns = np.arange(len(ordered))
-    return np.asarray((ordered[columns, np.floor(at).astype(int)] + ordered[columns, np.ceil(at).astype(int)]) / 2)
-
-
 def _usual(middles: Floats) -> tuple[Floats, Floats]:
     """The median of each figure over the GPUs of a group, and the standard deviation that its better half shows."""
     ordered = np.sort(np.ascontiguousarray(middles.T), axis=1)  # what is not known last
-    counts = np.count_nonzero(np.isfinite(ordered), axis=1)
-    usual, spread = _at(ordered, counts, 0.5), np.full(middles.shape[1], LEAST_SPREAD)
-    for share, deviations in DEPTHS:
-        at = (usual - _at(ordered, counts, share)) / deviations
-        spread = np.where((share * counts >= 2) & (at > spread), at, spread)
+    counts, every = np.count_nonzero(np.isfinite(ordered), axis=1), np.arange(len(ordered))
+    at = np.array([[0.5], *([share] for share, _ in DEPTHS)]) * np.maximum(counts - 1, 0)
+    usual, *depths = (ordered[every, np.floor(at).astype(int)] + ordered[every, np.ceil(at).astype(int)]) / 2
+    spread = np.full(len(counts), LEAST_SPREAD)
+    for (share, deviations), better in zip(DEPTHS, depths, strict=True):
+        spread = np.where(share * counts >= 2, np.fmax((usual - better) / deviations, spread), spread)
     spread[counts < LEAST_GROUP] = np.inf  # a figure that few GPUs have blames nobody
     return usual, spread
 
@@ -391,14 +370,8 @@ def _out(chances: Floats, cells: NDArray[np.int_], known: NDArray[np.bool_]) -> 
     counts = np.logical_or.reduceat(known, begins, axis=1).sum(axis=1, keepdims=True)
     beyond = np.arange(1, len(sizes) + 1) - np.minimum(LEAST_CELLS, counts) + 1  # the least number of cells, from 1 on
     of_as_many = of_cells * (counts - np.minimum(LEAST_CELLS, counts) + 1) / np.maximum(beyond, 1)
-    return sorted(_least(np.where(beyond < 1, 1.0, of_as_many).min(axis=1), len(known)).tolist())
-
-
-def _least(chances: Floats, tested: int) -> NDArray[np.intp]:
-    """Places of the chances, of so many, that are blamed, the least first (Benjamini & Hochberg)."""
-    order = np.argsort(chances)
-    under = np.flatnonzero(chances[order] <= FALSE_SHARE * np.arange(1, len(order) + 1) / tested)
-    return order[: under[-1] + 1 if len(under) else 0]
+    least = np.where(beyond < 1, 1.0, of_as_many).min(axis=1)
+    return np.flatnonzero(least <= benjamini_hochberg(least.tolist(), FALSE_SHARE)).tolist()
 
 
 # What is said of an outlier
@@ -409,14 +382,11 @@ def _judged(fleet: Fleet, chances: Floats, repeated: NDArray[np.bool_]) -> Fleet
     numbers = {cell: number for number, cell in enumerate(dict.fromkeys(figure.key for figure in fleet.figures))}
     out = _out(chances, np.array([numbers[figure.key] for figure in fleet.figures]), np.isfinite(fleet.worse))
     why = _why(fleet.gpus, out)
-    outliers = [_outlier(fleet, place, chances[place], why[place]) for place in out]
-    outliers.sort(key=lambda outlier: -outlier.change)
     often = np.any((chances < 1) & repeated, axis=1)
-    return replace(
-        fleet,
-        outliers=[outlier for outlier in outliers if often[outlier.place]],
-        suspects=[outlier for outlier in outliers if not often[outlier.place]],
-    )
+    outliers = [_outlier(fleet, place, chances[place], why[place], bool(often[place])) for place in out]
+    outliers.sort(key=lambda outlier: -outlier.change)
+    blamed, once = ([outlier for outlier in outliers if often[outlier.place] == is_often] for is_often in (True, False))
+    return replace(fleet, outliers=blamed, suspects=once)
 
 
 def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
@@ -447,16 +417,17 @@ def _why(gpus: Sequence[Gpu], out: Sequence[int]) -> dict[int, Why]:
     return why
 
 
-def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why) -> Outlier:
-    """A GPU that is out; ``chances``: of its figures."""
-    sure = _least(chances, int(np.isfinite(fleet.worse[place]).sum())).tolist() or [int(chances.argmin())]
-    out = sorted(sure, key=lambda at: -fleet.worse[place, at])
+def _outlier(fleet: Fleet, place: int, chances: Floats, why: Why, often: bool) -> Outlier:
+    """A GPU that is out; ``chances``: of its figures, ``often``: in several runs."""
+    level = benjamini_hochberg(chances[np.isfinite(fleet.worse[place])].tolist(), FALSE_SHARE)
+    sure = np.flatnonzero(chances <= max(level, chances.min()))
+    out = sorted(sure.tolist(), key=lambda at: -fleet.worse[place, at])
     return Outlier(
         place=place,
         gpu=fleet.gpus[place],
         figures=out,
         change=math.expm1(float(fleet.worse[place, out[0]])),
-        words=_what(fleet, place, set(out)),
+        words=f"{'' if often else 'in one run only: '}{_what(fleet, place, set(out))}",
         why=why,
         chance=float(chances.min()),
     )
@@ -471,9 +442,8 @@ def _what(fleet: Fleet, place: int, out: set[int]) -> str:
         said = [at for at, figure in enumerate(fleet.figures) if figure.figure == name]
         title = f"{fleet.figures[said[0]].value.title}: "
     cells = [_compared(fleet, place, at, at in out) for at in said if np.isfinite(fleet.worse[place, at])]
-    side, machines = Side(fleet.gpus[place].words, ()), MachineKeys((), {}, ())
-    groups = Comparison(fleet.experiment, side, side, machines, {}, cells, (), (), ()).groups
-    return f"{title}{groups[0].words}" if groups else fleet.figures[min(out)].full_words
+    group = group_of(cells, "worse")
+    return f"{title}{group.words}" if group else fleet.figures[min(out)].full_words
 
 
 def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
@@ -481,5 +451,5 @@ def _compared(fleet: Fleet, place: int, at: int, is_out: bool) -> ComparedCell:
     sign = -1.0 if figure.value.better == "more" else 1.0
     ratio = math.exp(sign * float(fleet.worse[place, at]))
     usual, runs = Pooled(own / ratio, len(fleet.gpus), None), Pooled(own, len(fleet.gpus[place].runs), None)
-    sides: dict[str, Any] = {"a": usual, "b": runs, "ratio": ratio, "low": None, "high": None}
-    return ComparedCell(**{**vars(figure), "is_first": True}, **sides, verdict="worse" if is_out else "same")
+    verdict: CellVerdict = "worse" if is_out else "same"
+    return ComparedCell(**vars(figure), a=usual, b=runs, ratio=ratio, low=None, high=None, verdict=verdict)

@@ -38,23 +38,23 @@ def figures_to_draw(fleet: Fleet) -> list[int]:
 
 def label_map(fleet: Fleet, label: str) -> Chart | None:
     """Label by figure: by how much the GPUs are worse, the worst first; ``None`` where no GPU has the label."""
-    labels = [gpu.label(label) for gpu in fleet.gpus]
-    has = [place for place, name in enumerate(labels) if name is not None]
-    if not has:
+    named = {place: name for place, gpu in enumerate(fleet.gpus) if (name := gpu.label(label)) is not None}
+    if not named:
         return None
-    names, numbers = np.unique([str(labels[place]) for place in has], return_inverse=True)
-    order = np.argsort(numbers, kind="stable")
-    values, begins = fleet.worse[np.ix_(has, fleet.firsts)][order], np.flatnonzero(np.diff(numbers[order], prepend=-1))
+    names, rows_of = np.unique(list(named.values()), return_inverse=True)
+    values = fleet.worse[np.ix_(list(named), fleet.firsts)].T
+    sums, counts = (
+        [np.bincount(rows_of, own) for own in some] for some in (np.nan_to_num(values), np.isfinite(values))
+    )
     with np.errstate(invalid="ignore"):  # of a figure that no GPU of a label has
-        worse = np.add.reduceat(np.nan_to_num(values), begins) / np.add.reduceat(np.isfinite(values), begins, dtype=int)
+        worse = np.divide(sums, counts).T
     for outlier in fleet.outliers:
         own = np.where(np.isin(fleet.firsts, outlier.figures), fleet.worse[outlier.place, fleet.firsts], np.nan)
-        row = names == labels[outlier.place]
+        row = names == named.get(outlier.place)
         worse[row] = np.fmax(worse[row], own)
     changes = np.expm1(worse)
     worst = np.nan_to_num(changes, nan=-1.0).max(axis=1)
-    worst_first = np.argsort(-worst, kind="stable")
-    drawn = worst_first[:MOST_LABELS]
+    drawn = np.argsort(-worst, kind="stable")[:MOST_LABELS]
     words = [fleet.figures[at].full_words for at in fleet.firsts]
     heat = go.Heatmap(
         x=words,
@@ -67,11 +67,11 @@ def label_map(fleet: Fleet, label: str) -> Chart | None:
         hovertemplate=f"{label} %{{y}}: %{{x}} worse by %{{z:.1%}}<extra></extra>",
         hoverongaps=False,
     )
-    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": {"text": "Figures, one a cell"}}
-    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}}
+    title = {"text": "Figures, one a cell"}
+    figures = {"showticklabels": len(words) <= MOST_TICKS, "title": title, "showgrid": False}
+    rows = {"type": "category", "autorange": "reversed", "title": {"text": label}, "showgrid": False}
     pixels = FRAME_PIXELS + 120 + 16 * len(drawn)
     figure = go.Figure([heat], {"template": template(), "height": pixels, "xaxis": figures, "yaxis": rows})
-    figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
     ends = [(str(names[row]), f"{format_change(1 + max(worst[row], 0.0))} worse") for row in drawn[:3]]
     left = f" The {len(drawn)} of {len(names)} that are worst." if len(drawn) < len(names) else ""
     return Chart(

@@ -94,7 +94,11 @@ def write(
             measured += _made(store, request, count)
         if trace:
             measured += _made(store, trace, count)
-    baseline = gate.baseline_of(measured)
+    keep_baseline(file, gate.baseline_of(measured), as_json)
+
+
+def keep_baseline(file: Path, baseline: gate.Baseline, as_json: bool, further: str = "") -> None:
+    """Write a baseline and say what is in it; ``further``: options with which it is to be checked."""
     report.write_baseline(file, baseline)
     if as_json:
         print_json({"file": str(file), "runs": [run_id for kept in baseline.experiments for run_id in kept.runs]})
@@ -102,7 +106,7 @@ def write(
     for kept in baseline.experiments:
         counts = f"{format_count(len(kept.runs), 'run')}, {format_count(len(kept.cells), 'cell')}"
         print_prose(f"{kept.run.experiment}: {counts}{_needed(kept)}.")
-    print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}")
+    print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}{further}")
 
 
 def _needed(kept: KeptRuns) -> str:

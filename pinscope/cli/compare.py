@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
-from pinscope.analysis.comparison import Comparison
 from pinscope.cli.main import AsJson, output_option
-from pinscope.cli.outcome import print_reading_table, store_to_read
-from pinscope.cli.terminal import complain, print_json, print_line, print_prose
+from pinscope.cli.outcome import print_parts, store_to_read
+from pinscope.cli.terminal import complain, print_json, print_line
 from pinscope.experiments.registry import verdict_of
-from pinscope.records.run import LAB_TITLES
 from pinscope.report import comparison as report
 from pinscope.units import format_bytes
 
@@ -42,21 +40,10 @@ def compare(
         print_json(report.comparison_document(compared))
     else:
         for comparison in compared.comparisons:
-            _print(comparison, everything)
+            parts = (*report.machines(comparison, everything), *report.cells(comparison, everything))
+            lab = comparison.a.runs[0].run.lab
+            print_parts(comparison.experiment, lab, verdict_of(comparison), parts)
         for words in compared.left_out:
             complain(words)
         if not everything:
             print_line("Also what is the same: --all.")
-
-
-def _print(comparison: Comparison, everything: bool) -> None:
-    """The verdict, what differs in the machines, then the cells."""
-    print_line(f"{comparison.experiment}, {LAB_TITLES[comparison.a.runs[0].run.lab]}")
-    print_prose(verdict_of(comparison), style="bold")
-    print_line()
-    for part in (*report.machines(comparison, everything), *report.cells(comparison, everything)):
-        if isinstance(part, str):
-            print_prose(part)
-            print_line()
-        elif part.rows:
-            print_reading_table(part)

@@ -6,37 +6,32 @@ import csv
 import secrets
 import shlex
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinscope.analysis.outliers import NEWEST, Fleet
+from pinscope.analysis.outliers import Fleet
+from pinscope.cli.check import keep_baseline
 from pinscope.cli.main import AsJson, duration, option, output_option
-from pinscope.cli.outcome import print_reading_table, progress_shown, store_to_write
-from pinscope.cli.run import Quick, Settings, experiment_names, parse_settings, several_experiments
-from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose, print_table
+from pinscope.cli.outcome import print_parts, progress_shown, store_to_write
+from pinscope.cli.run import Quick, Settings, parse_settings, several_experiments
+from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind, Run
 from pinscope.report import fleet as report
-from pinscope.report.comparison import write_baseline
-from pinscope.report.facts import place
 from pinscope.store.figures import experiments_with_figures
 from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
 from pinscope.text import one_line
-from pinscope.units import format_bytes, format_count
+from pinscope.units import format_bytes
 
 if TYPE_CHECKING:
-    from pinscope.fleet.campaign import Asked, Campaign, Missing
+    from pinscope.fleet.campaign import Asked, Campaign
 
-app = typer.Typer(
-    add_completion=False, help="Run experiments on many hosts, and compare the hosts.", rich_markup_mode=None
-)
-
-
+app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run experiments on many hosts, and compare them.")
 baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep the fleet's own figures, for check.")
 app.add_typer(baseline, name="baseline")
 
@@ -48,16 +43,11 @@ def count(meaning: str, *names: str, least: int = 1) -> Any:
 
 Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
 Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
-Runs = Annotated[int, count(f"The newest runs of each GPU. Default: {NEWEST}.", "--runs")]
-Since = Annotated[str | None, option("AGE", "Only runs of the last days, hours or minutes, as 90d.", "--since")]
 
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
 def run(
-    experiments: Annotated[
-        list[str],
-        typer.Argument(metavar="EXPERIMENT|all", help="Experiments, in this order.", autocompletion=experiment_names),
-    ],
+    experiments: Annotated[list[str], several_experiments("Experiments, in this order.", "EXPERIMENT|all")],
     scheduler: Annotated[str | None, option("ADDRESS", "A Dask cluster that stands, as tls://head:8786.")] = None,
     local: Annotated[int | None, count("Workers on this machine, each as a host of its own.")] = None,
     ssh: Annotated[str | None, option("HOSTS", "Hosts by comma, or @FILE with one a line; ssh asks nothing.")] = None,
@@ -91,6 +81,7 @@ def run(
         duration("--limit", limit) or 0.0,
         duration("--join", join) or 0.0,
         at_once,
+        lab,
     )
     further = shlex.split(options)
     plans = {
@@ -108,8 +99,8 @@ def run(
     with Stop() as stop, store_to_write() as store:
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
-            result = Campaign(there, store, asked, lambda: stop.asked, show)
-            result.carry_out()
+            result = Campaign(there, store, asked)
+            result.carry_out(lambda: stop.asked, show)
     _print_campaign(asked, result, as_json)
     return Cancelled.exit_code if stop.asked else MeasurementFailed.exit_code if result.missing else 0
 
@@ -156,28 +147,20 @@ def _print_campaign(asked: Asked, result: Campaign, as_json: bool) -> None:
         missing = [asdict(line) for line in result.missing]
         print_json({"campaign": asked.campaign, "stored": stored, "already": already, "missing": missing})
         return
-    if result.stored:
-        rows = [
-            (run.environment.host, run.id, run.experiment, place(run), one_line(run.verdict or run.status))
-            for run in result.stored
-        ]
-        print_table(("host", "id", "experiment", "on", "answer"), rows, title=f"Campaign {asked.campaign}")
-    if result.missing:
-        lines = [(line.host, _what(line), line.reason) for line in result.missing]
-        print_table(("host", "what", "why"), lines, title="Missing")
+    rows = [(run.environment.host, _what(run), run.id, one_line(run.verdict or run.status)) for run in result.stored]
+    rows += [(line.host, _what(line), "missing", line.reason) for line in result.missing]
+    print_table(("host", "what", "run", "answer"), rows, title=f"Campaign {asked.campaign}")
     there = f", {len(result.already)} were there" if result.already else ""
     print_line(f"{len(result.stored)} runs stored{there}, {len(result.missing)} missing.")
-    if known := [*result.stored, *result.already]:
-        lab = " --lab host" if known[0].lab == "host" else ""
-        experiments = " ".join(dict.fromkeys(run.experiment for run in known))
-        print_line(f"Next: pinscope fleet show {experiments}{lab}")
-        print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
+    lab = " --lab host" if asked.lab == "host" else ""
+    print_line(f"Next: pinscope fleet show {' '.join(request.experiment for request in asked.requests)}{lab}")
+    print_line(f"Its runs: pinscope runs list --tag {asked.tag}")
     if result.missing:
         print_line(f"The same command with --campaign {asked.campaign} runs what is missing.")
 
 
-def _what(line: Missing) -> str:
-    return f"{line.experiment}, GPU {line.device}" if line.experiment else "all that is left"
+def _what(of: Any) -> str:
+    return f"{of.experiment}, GPU {of.device}" if of.experiment else "all that is left"
 
 
 def _run_object(run: Run) -> dict[str, Any]:
@@ -193,16 +176,14 @@ def show(
     experiments: Names = None,
     label: Annotated[str | None, option("NAME", "Map by this label: as rack, of tags as rack=r7; or host.")] = None,
     lab: Lab = "cuda",
-    runs: Runs = NEWEST,
-    since: Since = None,
     everything: Annotated[bool, typer.Option("--all", help="Show also each figure and each GPU.")] = False,
     output: Annotated[Path | None, output_option("Write a report: a new file, .html, .csv or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the runs of many hosts together: of each GPU its newest runs, held against those of GPUs like it."""
     if output is not None:
-        check_new(output, *report.TYPES)
-    fleets = _fleets(experiments, lab, runs, since)
+        check_new(output, *report.SUFFIXES)
+    fleets = _fleets(experiments, lab)
     if output is not None:
         if len(fleets) > 1:
             raise BadInput(f"a report is of one of {', '.join(fleet.experiment for fleet in fleets)}; name it")
@@ -212,26 +193,20 @@ def show(
         print_json([report.fleet_document(fleet) for fleet in fleets])
     else:
         for fleet in fleets:
-            print_line(f"{fleet.experiment}, {LAB_TITLES[fleet.lab]}")
-            print_prose(report.verdict(fleet), style="bold")
-            print_line()
             further = [report.spread_table(fleet), report.gpu_table(fleet, label)] if everything else ()
-            for table in (report.outlier_table(fleet, label), *further):
-                if table.rows:
-                    print_reading_table(table)
+            parts = (report.outlier_table(fleet, label), *further)
+            print_parts(fleet.experiment, fleet.lab, report.verdict(fleet), parts)
         if not everything:
             print_line("Also every figure and every GPU: --all.")
 
 
 @app.command("outliers", short_help="Only who is worse, a line each; for cron.")
-def outliers(
-    experiments: Names = None, lab: Lab = "cuda", runs: Runs = NEWEST, since: Since = None, as_json: AsJson = False
-) -> int:
+def outliers(experiments: Names = None, lab: Lab = "cuda", as_json: AsJson = False) -> int:
     """Name the GPUs that are worse than others like them, a line each, with what explains it.
 
     A GPU is named where at least two of its runs agree. Exit code 0: there is none; 1: there are some; 3: too few are
     alike to tell. So cron, which mails what a command writes, tells when one comes."""
-    fleets = _fleets(experiments, lab, runs, since)
+    fleets = _fleets(experiments, lab)
     if as_json:
         print_json([{key: document[key] for key in _BRIEF} for document in map(report.fleet_document, fleets)])
     else:
@@ -239,7 +214,7 @@ def outliers(
             for outlier in fleet.outliers:
                 print_line(f"{fleet.experiment}: {outlier.line}")
             for suspect in fleet.suspects:
-                complain(f"seen once, run it again: {fleet.experiment}: {suspect.line}")
+                complain(f"run it again: {fleet.experiment}: {suspect.line}")
     if any(fleet.outliers for fleet in fleets):
         return 1
     if untold := [fleet for fleet in fleets if len(fleet.alone) == len(fleet.gpus)]:
@@ -256,29 +231,19 @@ def write(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)],
     experiments: Names = None,
     lab: Lab = "cuda",
-    runs: Runs = NEWEST,
-    since: Since = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the figures of GPUs that are alike and not worse than others: what this fleet's hardware does.
 
     How far these GPUs lie apart is in the file: a host that is checked against it may differ as much."""
     check_new(file)
-    fleets = _fleets(experiments, lab, runs, since)
+    fleets = _fleets(experiments, lab)
     with Store() as store:
-        kept = report.fleet_baseline(store, fleets)
-    write_baseline(file, kept)
-    if as_json:
-        print_json({"file": str(file), "runs": [run_id for of in kept.experiments for run_id in of.runs]})
-        return
-    for of in kept.experiments:
-        print_prose(f"{of.run.experiment}: {format_count(len(of.runs), 'GPU')}, {format_count(len(of.cells), 'cell')}.")
-    print_line(f"Wrote {file}. Check a host: pinscope check {shlex.quote(str(file))} --other-machine")
+        baseline = report.fleet_baseline(store, fleets)
+    keep_baseline(file, baseline, as_json, " --other-machine")
 
 
-def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str | None) -> list[Fleet]:
-    age = duration("--since", since)
-    begin = None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+def _fleets(experiments: list[str] | None, lab: LabKind) -> list[Fleet]:
     for name in experiments or ():
         find(name)
     with Store() as store:
@@ -286,9 +251,4 @@ def _fleets(experiments: list[str] | None, lab: LabKind, runs: int, since: str |
         if not names:
             further = "name an experiment, import runs, or give another --lab"
             raise BadInput(f"no finished run on {LAB_TITLES[lab]} with figures; {further}")
-        return [report.read_fleet(store, name, lab, runs, begin, _show_old) for name in names]
-
-
-def _show_old(done: int, of: int) -> None:
-    if done % 100 == 0:
-        complain(f"reading runs that an older PinScope stored: {done:,} of {of:,}")
+        return [report.read_fleet(store, name, lab, complain) for name in names]

@@ -131,9 +131,7 @@ def _show_once(source: LiveSource, stop: terminal.Stop, as_json: bool, pids: Col
     seen = source.take()
     if seconds:
         terminal.complain(f"tracing registered memory for {seconds:g} s")
-        end = time.monotonic() + seconds
-        while not stop.asked and (left := end - time.monotonic()) > 0:
-            time.sleep(min(terminal.LOOK_SECONDS, left))
+        stop.wait(seconds)
         seen = source.take()
     print_once(as_json, _view(seen, pids))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -24,11 +23,11 @@ def show_hosts(text: str, once: bool, as_json: bool, interval: float) -> int:
                 terminal.print_json([asdict(host) for host in hosts])
             else:
                 _print(hosts)
-            end = time.monotonic() + interval
-            while not (once or stop.asked) and time.monotonic() < end:
-                time.sleep(min(terminal.LOOK_SECONDS, interval))
-            if once or stop.asked:
-                return int(once and any(host.problem for host in hosts))
+            if once:
+                return int(any(host.problem for host in hosts))
+            stop.wait(interval)
+            if stop.asked:
+                return 0
 
 
 def _print(hosts: Sequence[RemoteHost]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 from pinscope.cli import terminal
 from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
-from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Progress, Quantity, Reading, Run, Table
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Origin, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
 from pinscope.text import one_line
 from pinscope.units import format_about
@@ -191,6 +191,19 @@ def _print_headline(headline: Sequence[Quantity]) -> None:
         terminal.print_table(
             ("", ""), [(quantity.name, facts.quantity_text(quantity)) for quantity in headline], title="Headline"
         )
+
+
+def print_parts(experiment: str, lab: Origin, verdict: str, parts: Iterable[Table | str]) -> None:
+    """What several runs say together: the verdict, then text and tables, of which empty ones are left out."""
+    terminal.print_line(f"{experiment}, {LAB_TITLES[lab]}")
+    terminal.print_prose(verdict, style="bold")
+    terminal.print_line()
+    for part in parts:
+        if isinstance(part, str):
+            terminal.print_prose(part)
+            terminal.print_line()
+        elif part.rows:
+            print_reading_table(part)
 
 
 def print_reading_table(table: Table) -> None:

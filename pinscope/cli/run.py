@@ -97,9 +97,9 @@ def experiment_names() -> list[tuple[str, str]]:
     return [*((entry.name, entry.experiment.summary) for entry in EXPERIMENTS), (jobs.ALL, "All of them")]
 
 
-def several_experiments(meaning: str) -> Any:
-    """The argument for experiments by name, which may be left out."""
-    return typer.Argument(metavar="[EXPERIMENT]...", help=meaning, show_default=False, autocompletion=experiment_names)
+def several_experiments(meaning: str, metavar: str = "[EXPERIMENT]...") -> Any:
+    """The argument for experiments by name, which by default may be left out."""
+    return typer.Argument(metavar=metavar, help=meaning, show_default=False, autocompletion=experiment_names)
 
 
 Lab = Annotated[

@@ -27,7 +27,7 @@ from pinscope.cli.terminal import (
 )
 from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
-from pinscope.experiments.registry import GONE, find_reader
+from pinscope.experiments.registry import GONE, find_reader, run_figures
 from pinscope.records.labels import LABELS
 from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Quantity, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
@@ -37,7 +37,6 @@ from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
 from pinscope.store.documents import DamagedRun, checked_labels
-from pinscope.store.figures import with_figures
 from pinscope.store.recordings import recorded_run, recording_name
 from pinscope.store.store import Store
 from pinscope.text import one_line, shortened, visible
@@ -379,8 +378,9 @@ def export_runs(
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
-        whole = runs if anonymous else [with_figures(store, run) for run in runs]
-        write_bundle(output, [(run, source.observations(run.id)) for run in whole], source.parts)
+        items = ((run, source.observations(run.id)) for run in runs)
+        whole = [(run.model_copy(update={"figures": run_figures(run, rows)}), rows) for run, rows in items]
+        write_bundle(output, whole, source.parts)
     _say_written(output, runs, as_json)
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -307,6 +308,12 @@ class Stop:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> None:
+        """So long, or until somebody asks to stop."""
+        end = time.monotonic() + seconds
+        while not self.asked and (left := end - time.monotonic()) > 0:
+            time.sleep(min(LOOK_SECONDS, left))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame

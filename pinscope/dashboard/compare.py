@@ -45,10 +45,7 @@ def show() -> None:
     swapped = dict(zip(SIDES, reversed(ids), strict=True))
     with actions:
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(swapped,))
-        with st.popover("Download", icon=":material/download:"):
-            for suffix in report.SUFFIXES:
-                content, name = partial(report.render, compared, suffix), f"pinscope-comparison{suffix}"
-                st.download_button(f"Report, {suffix}", content, name, on_click="ignore", width="stretch")
+        widgets.downloads(partial(report.render, compared), report.SUFFIXES, "pinscope-comparison")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
     for number, comparison in enumerate(compared.comparisons):
         _comparison(comparison, everything, f"compared-{number}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import figures_to_draw, label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
-from pinscope.dashboard.widgets import chart_view, heading, prose, same_as_command, table_list, verdict_line
+from pinscope.dashboard.widgets import chart_view, downloads, heading, prose, same_as_command, table_list, verdict_line
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
 from pinscope.store.figures import experiments_with_figures
@@ -37,13 +35,10 @@ def show() -> None:
         fleet = state.fleet(store, *known[chosen])
         names = dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels)
         label = st.selectbox("Label", [*names, "host"], key="label", bind="query-params", width=200)
-        with st.popover("Download", icon=":material/download:"):
-            _downloads(fleet, label)
+        downloads(lambda suffix: report.render(fleet, suffix, label), report.SUFFIXES, "pinscope-fleet")
     verdict_line(report.verdict(fleet))
-    lines = [(":material/report:", "", outlier) for outlier in fleet.outliers]
-    lines += [(":material/help:", "in one run only: ", suspect) for suspect in fleet.suspects]
-    for icon, before, outlier in lines[:MOST_LINKS]:
-        _link(f"{before}{outlier.line}", icon, outlier.gpu.runs[0])
+    for outlier in (*fleet.outliers, *fleet.suspects)[:MOST_LINKS]:
+        _link(outlier.line, ":material/report:", outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
     figures = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
@@ -65,18 +60,6 @@ def _drill_down(fleet: Fleet) -> None:
     chosen = st.selectbox("Runs of", list(places), index=fleet.outliers[0].place if fleet.outliers else 0)
     for run_id in fleet.gpus[places[chosen]].runs:
         _link(run_id, RUNS.icon, run_id)
-
-
-def _downloads(fleet: Fleet, label: str) -> None:
-    for suffix, kind in report.TYPES.items():
-        st.download_button(
-            f"Report, {suffix}" if suffix == ".html" else f"All GPUs, {suffix}",
-            partial(report.render, fleet, suffix, label),
-            file_name=f"pinscope-fleet-{fleet.experiment}{suffix}",
-            mime=kind,
-            on_click="ignore",
-            key=f"download{suffix}",
-        )
 
 
 if __name__ == "__main__":

@@ -77,8 +77,7 @@ FLEET = PageEntry(
     "Fleet",
     ":material/hub:",
     "fleet",
-    "Are all hosts as they should be? Each GPU is held against others like it; one that is worse is named once two of "
-    "its runs agree.",
+    "Are all hosts as they should be? A GPU is named that is worse than others like it in at least two runs.",
 )
 PLAN = PageEntry(
     _FOLDER / "plan.py",

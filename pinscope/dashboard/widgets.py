@@ -182,6 +182,14 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
     _rest("tables", further_tables(reading), table_list)
 
 
+def downloads(render: Callable[[str], bytes], suffixes: Sequence[str], name: str) -> None:
+    """A report in each of the formats, made when it is asked for; ``name``: of the file, without its suffix."""
+    with st.popover("Download", icon=":material/download:"):
+        for suffix in suffixes:
+            content = partial(render, suffix)
+            st.download_button(f"Report, {suffix}", content, f"{name}{suffix}", on_click="ignore", width="stretch")
+
+
 def same_as_command(command: str, held: str = "the choice") -> None:
     """What shows the same elsewhere: the address of the page, and a command."""
     st.caption(f"The address of this page holds {held}. On the command line:")

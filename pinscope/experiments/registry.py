@@ -19,7 +19,7 @@ from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import NOTHING_WRONG, Texts, dearest_first, on_lab
-from pinscope.errors import BadInput, UnknownName
+from pinscope.errors import BadInput, PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.records.run import ExperimentRun, Finding, Reading, Run, RunFigures, TimelineRun, TraceRun
 from pinscope.text import quoted
@@ -301,15 +301,17 @@ def answer_at_end(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
         checked = checked_rows(run.experiment, rows)
         reading = read_run(run, checked)
         answer = {"verdict": reading.verdict, "figure": next(iter(reading.headline), None)}
-        if isinstance(run, ExperimentRun):
-            answer["figures"] = run_figures(run, checked)
+        answer["figures"] = run_figures(run, checked)
     return answer
 
 
 def run_figures(run: Run, rows: Sequence[Row]) -> RunFigures | None:
-    """The figures of a run, for a fleet; errors as for :func:`read_run`."""
-    checked = checked_rows(run.experiment, rows)
-    return figures_of(measured_run(run, checked), checked)
+    """The figures of an experiment's run, for a fleet; ``None`` where it cannot be read: opening it says why."""
+    with suppress(PinScopeError):
+        if isinstance(run, ExperimentRun):
+            checked = checked_rows(run.experiment, rows)
+            return figures_of(measured_run(run, checked), checked)
+    return None
 
 
 def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> list[Chart]:

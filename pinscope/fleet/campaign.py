@@ -7,9 +7,9 @@ and the parameters that were set. A campaign of the same name measures only what
 from __future__ import annotations
 
 import io
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -17,16 +17,16 @@ from typing import Any
 
 from distributed import Future
 
-from pinscope.errors import InvalidParameter, NotPossible, PinScopeError, StoreFailed
+from pinscope.errors import NotPossible, PinScopeError, StoreFailed
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.fleet.cluster import Cluster
 from pinscope.fleet.host import LOOK_SECONDS, describe, end, measure
-from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Progress, Run
+from pinscope.records.run import ExperimentRun, LabKind, Progress, Run
 from pinscope.runner import jobs
 from pinscope.store.bundle import BundleReader, this_version
 from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
-from pinscope.text import error_line, quoted
+from pinscope.text import error_line
 
 DESCRIBE_SECONDS = 60.0
 """How long a host may take to say who it is."""
@@ -44,7 +44,7 @@ class Asked:
 
     Attributes:
         campaign: its name.
-        requests: what to run, in this order.
+        requests: what to run, in this order; ``lab``: theirs.
         tags: of all its runs.
         host_tags: host → tags of its runs.
         limit_seconds: how long a run may take.
@@ -59,6 +59,7 @@ class Asked:
     limit_seconds: float = 1800.0
     join_seconds: float = 120.0
     at_once: int | None = None
+    lab: LabKind = "cuda"
 
     def __post_init__(self) -> None:
         for tags in ((), *self.host_tags.values()):
@@ -68,11 +69,6 @@ class Asked:
     def tag(self) -> str:
         """The tag of all its runs."""
         return f"fleet={self.campaign}"
-
-    @property
-    def lab(self) -> LabKind:
-        """The lab of its requests."""
-        return self.requests[0].lab or "cuda"
 
     def on(self, request: jobs.Request, device: int, name: str) -> dict[str, Any]:
         """A request for one GPU of a host, as it is sent there."""
@@ -87,17 +83,13 @@ def requests(names: Sequence[str], lab: LabKind, quick: bool, settings: Mapping[
         BadInput: no such experiment or parameter, or a value out of range.
         NotPossible: an experiment does not run on that lab.
     """
-    every = [entry.experiment for entry in EXPERIMENTS if entry.experiment.labs.get(lab) is None]
+    every = [entry.experiment for entry in EXPERIMENTS]
     chosen = every if jobs.ALL in names else [find(name).experiment for name in dict.fromkeys(names)]
-    if unknown := set(settings).difference(*(experiment.Params.model_fields for experiment in chosen)):
-        raise InvalidParameter(f"none of these experiments has a parameter {quoted(min(unknown))}")
-    asked = []
-    for experiment in chosen:
-        if reason := experiment.labs.get(lab, "it was not written for it"):
-            raise NotPossible(f"{experiment.title} does not run on the {LAB_TITLES[lab]}: {reason}")
-        overrides = {key: value for key, value in settings.items() if key in experiment.Params.model_fields}
-        experiment.Params.preset(lab, quick).with_overrides(overrides)
-        asked.append(jobs.Request(experiment.name, lab, quick=quick, overrides=overrides))
+    asked, left_out = jobs.requests_of(jobs.Request(jobs.ALL, lab, quick=quick, overrides=settings), lab, chosen)
+    if left_out and chosen is not every:
+        raise NotPossible(left_out[0])
+    for request in asked:
+        find(request.experiment).experiment.Params.preset(lab, quick).with_overrides(request.overrides)
     return tuple(asked)
 
 
@@ -128,20 +120,6 @@ class Missing:
     device: int | None = None
 
 
-@dataclass
-class _Host:
-    """A host: its worker's address and name, what it is called, its runs to come, and what it was asked."""
-
-    address: str
-    worker: str
-    name: str
-    waiting: deque[tuple[jobs.Request, int]] = field(default_factory=deque)
-    question: Future[Any] | None = None
-    seconds: float = 0.0
-    """How long it may take to answer."""
-    begun: float = 0.0
-
-
 class Campaign:
     """Asks the hosts of a cluster, each as soon as it is there, and keeps what they answer.
 
@@ -149,8 +127,6 @@ class Campaign:
         cluster: its hosts.
         store: where the runs are kept.
         asked: what to run.
-        is_stopped: whether somebody wants it to end.
-        show: takes how far it is.
 
     Attributes:
         stored: runs that came.
@@ -158,132 +134,121 @@ class Campaign:
         missing: what is not there, and why.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        asked: Asked,
-        is_stopped: Callable[[], bool],
-        show: Callable[[Progress], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, store: Store, asked: Asked) -> None:
         self._cluster, self._store, self._asked = cluster, store, asked
-        self._is_stopped, self._show = is_stopped, show
         self._done = done_already(store, asked)
         self._there: Mapping[str, str] = {}
-        self._hosts, self._machines = dict[str, _Host](), dict[str, str]()
+        self._machines = dict[str, str]()
+        self._to_come, self._measuring = list[list[tuple[jobs.Request, int]]](), 0
         self.stored, self.already, self.missing = list[Run](), list[Run](), list[Missing]()
 
-    def carry_out(self) -> None:
+    def carry_out(self, is_stopped: Callable[[], bool], show: Callable[[Progress], None]) -> None:
         """Ask every host, and wait for the answers; what is stored when somebody stops it stays.
+
+        Args:
+            is_stopped: whether somebody wants it to end.
+            show: takes how far it is.
 
         Raises:
             NotPossible: the scheduler is gone.
         """
+        met, talks = dict[str, str](), list[Iterator[None]]()
         lacking = list[tuple[str, bool, str | None]]()
-        deadline = time.monotonic() + self._asked.join_seconds
+        deadline, looked = time.monotonic() + self._asked.join_seconds, -math.inf
         try:
-            for _ in self._rounds():
-                for address, name in self._there.items():
-                    if address not in self._hosts:
-                        self._hosts[address] = _Host(address, name, name)
-                        self._ask(self._hosts[address], DESCRIBE_SECONDS, describe, self._asked.lab)
-                for host in self._hosts.values():
-                    if host.question is not None and (answer := self._answer(host, host.question)) is not None:
-                        host.question = None
-                        (self._take if host.waiting else self._meet)(host, answer)
-                self._ask_for_runs()
-                lacking = self._cluster.absent([host.worker for host in self._hosts.values()])
-                self._show(self._progress(len(lacking)))
+            while not is_stopped():
+                if time.monotonic() - looked > THERE_SECONDS:
+                    self._there, looked = self._cluster.workers(), time.monotonic()
+                    talks += [self._talk(*new) for new in self._there.items() if new[0] not in met]
+                    met |= self._there
+                go_on = [next(talk, "over") is None for talk in talks]
+                lacking = self._cluster.absent(met.values())
+                show(self._progress(len(lacking)))
                 is_joined = all(is_over for _, is_over, _ in lacking) or time.monotonic() > deadline
-                if is_joined and not any(host.question or host.waiting for host in self._hosts.values()):
+                if is_joined and not any(go_on):
                     break
+                time.sleep(LOOK_SECONDS)
         finally:
-            if self._is_stopped() and not self._cluster.launches:
+            if is_stopped() and not self._cluster.launches:
                 self._end()
         late = f"no worker came within {self._asked.join_seconds:.0f} s"
         for name, is_over, words in lacking:
             reason = words if is_over and words else f"{late}: {words}" if words else late
             self.missing.append(Missing(name, reason))
 
-    def _rounds(self) -> Iterator[None]:
-        """Look again and again, until somebody stops it; now and then also who is there."""
-        looked = -THERE_SECONDS
-        while not self._is_stopped():
-            if time.monotonic() - looked > THERE_SECONDS:
-                self._there, looked = self._cluster.workers(), time.monotonic()
+    def _talk(self, address: str, worker: str) -> Iterator[None]:
+        """Ask one host who it is, then for its runs, one after the other; yields while it waits."""
+        answer = yield from self._ask(address, DESCRIBE_SECONDS, describe, self._asked.lab)
+        name, limit = answer.get("host", worker), self._asked.limit_seconds
+        runs = self._to_run(name, answer)
+        self._to_come.append(runs)
+        while runs:
+            while self._asked.at_once and self._measuring >= self._asked.at_once:
+                yield
+            self._measuring += 1
+            request, gpu = runs.pop(0)
+            run = self._asked.on(request, gpu, name)
+            answer = yield from self._ask(address, limit + TRANSFER_SECONDS, measure, self._asked.campaign, run, limit)
+            self._measuring -= 1
+            if answer.get("gone"):
+                runs.clear()
+                self.missing.append(Missing(name, answer["refused"]))
+            elif reason := self._take(answer):
+                self.missing.append(Missing(name, reason, request.experiment, gpu))
+
+    def _ask(self, address: str, seconds: float, *what: Any) -> Generator[None, None, Mapping[str, Any]]:
+        """Ask one worker, and no other whatever becomes of it; yields until it has answered.
+
+        Returns:
+            Its answer: ``refused`` says why there is none, ``gone`` that it will not answer anything else.
+        """
+        submit, deadline = self._cluster.client.submit, time.monotonic() + seconds
+        question: Future[Any] = submit(*what, workers=[address], allow_other_workers=False, pure=False, retries=0)
+        while time.monotonic() < deadline:
             yield
-            time.sleep(LOOK_SECONDS)
+            try:
+                if question.status == "finished":
+                    return dict(question.result(timeout=TRANSFER_SECONDS))
+                error = question.exception(timeout=TRANSFER_SECONDS) if question.status == "error" else None
+            except TimeoutError:  # a scheduler that stands still for a while has it yet
+                error = None
+            except (Exception, CancelledError) as failure:  # noqa: BLE001 - whatever a foreign process sends
+                error = failure
+            if address not in self._there or question.status in ("cancelled", "lost"):
+                return {"refused": "its worker was lost", "gone": True}
+            if error is not None:
+                return {"refused": error_line(f"unexpected {type(error).__name__}: {error}")}
+        return {"refused": f"it did not answer within {seconds:.0f} s", "gone": True}
 
-    def _ask(self, host: _Host, seconds: float, *what: Any) -> None:
-        """Ask one worker, and no other whatever becomes of it."""
-        host.question = self._cluster.client.submit(
-            *what, workers=[host.address], allow_other_workers=False, pure=False, retries=0
-        )
-        host.seconds, host.begun = seconds, time.monotonic()
-
-    def _ask_for_runs(self) -> None:
-        """Have so many hosts at once carry out the next of their runs."""
-        limit, at_once = self._asked.limit_seconds, self._asked.at_once
-        to_run = [host for host in self._hosts.values() if host.waiting]
-        idle = [host for host in to_run if host.question is None]
-        for host in idle[: at_once - len(to_run) + len(idle) if at_once else None]:
-            run = self._asked.on(*host.waiting[0], host.name)
-            self._ask(host, limit + TRANSFER_SECONDS, measure, self._asked.campaign, run, limit)
-
-    def _answer(self, host: _Host, question: Future[Any]) -> Mapping[str, Any] | None:
-        """What a host answered: ``refused`` says why it has not, ``gone`` that it will not answer anything else;
-        ``None``: it has not yet."""
-        try:
-            if question.status == "finished":
-                return dict(question.result(timeout=TRANSFER_SECONDS))
-            error = question.exception(timeout=TRANSFER_SECONDS) if question.status == "error" else None
-        except TimeoutError:  # a scheduler that stands still for a while has it yet
-            error = None
-        except (Exception, CancelledError) as failure:  # noqa: BLE001 - whatever a foreign process sends
-            error = failure
-        if host.address not in self._there or question.status in ("cancelled", "lost"):
-            return {"refused": "its worker was lost", "gone": True}
-        if error is not None:
-            return {"refused": error_line(f"unexpected {type(error).__name__}: {error}")}
-        late = {"refused": f"it did not answer within {host.seconds:.0f} s", "gone": True}
-        return late if time.monotonic() > host.begun + host.seconds else None
-
-    def _meet(self, host: _Host, answer: Mapping[str, Any]) -> None:
-        """A host of this version takes part, by one worker, with what is not stored and done."""
-        host.name = answer.get("host", host.worker)
+    def _to_run(self, name: str, answer: Mapping[str, Any]) -> list[tuple[jobs.Request, int]]:
+        """What is not stored and done of a host of this version, which takes part by one worker."""
+        runs = list[tuple[jobs.Request, int]]()
         if reason := answer.get("refused") or _differing(answer):
-            self.missing.append(Missing(host.name, reason))
-        elif host.name in self._machines:
-            if self._machines[host.name] != answer["machine"]:
-                self.missing.append(Missing(host.name, "another machine is called so too"))
+            self.missing.append(Missing(name, reason))
+        elif name in self._machines:
+            if self._machines[name] != answer["machine"]:
+                self.missing.append(Missing(name, "another machine is called so too"))
         else:
-            self._machines[host.name] = answer["machine"]
+            self._machines[name] = answer["machine"]
             for request in self._asked.requests:
                 for gpu in answer["gpus"]:
-                    if run := self._done.get((host.name, request.experiment, gpu)):
+                    if run := self._done.get((name, request.experiment, gpu)):
                         self.already.append(run)
                     else:
-                        host.waiting.append((request, gpu))
+                        runs.append((request, gpu))
+        return runs
 
-    def _take(self, host: _Host, answer: Mapping[str, Any]) -> None:
-        """Keep what a host answered to its next request, or say why there is nothing."""
-        request, gpu = host.waiting.popleft()
-        missing = Missing(host.name, str(answer.get("refused")), request.experiment, gpu)
-        if answer.get("gone"):
-            host.waiting.clear()
-            missing = Missing(host.name, missing.reason)
-        elif "bundle" in answer:
-            try:
-                run = self._keep(answer["bundle"])
-            except PinScopeError as error:
-                missing = replace(missing, reason=str(error))
-            else:
-                self.stored.append(run)
-                if run.status == "done":
-                    return
-                late = f"it did not end within {self._asked.limit_seconds:.0f} s"
-                missing = replace(missing, reason=late if answer["late"] else run.error or run.status)
-        self.missing.append(missing)
+    def _take(self, answer: Mapping[str, Any]) -> str | None:
+        """Keep the run that a host answered; why there is none, or none that is done."""
+        if "bundle" not in answer:
+            return str(answer.get("refused"))
+        try:
+            run = self._keep(answer["bundle"])
+        except PinScopeError as error:
+            return str(error)
+        self.stored.append(run)
+        late = f"it did not end within {self._asked.limit_seconds:.0f} s"
+        return {"done": None, "cancelled": late}.get(run.status, run.error or run.status)
 
     def _keep(self, bundle: bytes) -> Run:
         """Store a run; a database that is away is waited for.
@@ -304,7 +269,7 @@ class Campaign:
                     return next(opened.runs())
 
     def _progress(self, lacking: int) -> Progress:
-        left, stored = sum(len(host.waiting) for host in self._hosts.values()), len(self.stored)
+        stored, left = len(self.stored), self._measuring + sum(map(len, self._to_come))
         counts = {"to come": left, "missing": len(self.missing), "hosts waited for": lacking}
         said = "".join(f", {count} {what}" for what, count in counts.items() if count)
         return Progress(fraction=stored / (stored + left) if stored else 0.0, message=f"{stored} runs{said}")

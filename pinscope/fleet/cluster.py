@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import dask
 from distributed import Client, Scheduler, Security, SpecCluster
@@ -76,6 +76,9 @@ class Launch:
         Args:
             order: what each worker must know.
             errors: file that takes what the program complains of.
+
+        Raises:
+            NotPossible: there is no such program here, or no room for it.
         """
         own: dict[str, Any] = {"name": self.name} if self.hosts is None else {}
         if self.share:
@@ -92,15 +95,11 @@ class Launch:
                     preexec_fn=ending_with_this(),  # noqa: PLW1509 - it only makes calls of the system
                 )
         except OSError as error:
-            errors.write_text(f"{self.command[0]}: {error.strerror}")
-        if self._input:
-            with suppress(BrokenPipeError):  # it has ended already, and says why
-                self._input.write(json.dumps({**order, **own}).encode() + b"\n")
-                self._input.flush()
-
-    @property
-    def _input(self) -> IO[bytes] | None:
-        return self._process.stdin if self._process else None
+            raise NotPossible(f"{self.command[0]}: {error.strerror}") from None
+        with suppress(BrokenPipeError):  # it has ended already, and says why
+            input_ = cast("IO[bytes]", self._process.stdin)
+            input_.write(json.dumps({**order, **own}).encode() + b"\n")
+            input_.flush()
 
     @property
     def is_over(self) -> bool:
@@ -116,9 +115,9 @@ class Launch:
 
     def ask_to_end(self) -> None:
         """Close its input."""
-        if self._input:
+        if self._process and self._process.stdin:
             with suppress(BrokenPipeError):
-                self._input.close()
+                self._process.stdin.close()
 
     def end(self, deadline: float) -> None:
         """Wait for its end until then, and make it end: a launcher that has started nothing yet takes it back."""
@@ -190,7 +189,7 @@ def own(campaign: str, launches: Sequence[Launch], listen: str | None = None) ->
         listen: address of this machine at which workers reach the scheduler; by default that of its outward route.
 
     Raises:
-        NotPossible: the scheduler cannot listen there.
+        NotPossible: the scheduler cannot listen there, or a launch not start.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three or four a host, and often 1,024 are allowed
@@ -271,14 +270,15 @@ def kubernetes(
     """
     if not image:
         raise BadInput("--kubernetes takes --image: an image that has PinScope")
-    campaign = secrets.token_hex(4)
-    manifest = json.dumps(pod(campaign, image, gpus, python or "python3"))
-    how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}", *options]
-    names = [f"pinscope-{campaign}-{place}" for place in range(nodes)]
-    return [Launch(name, ["kubectl", "run", name, *how]) for name in names]
+    campaign, launches = secrets.token_hex(4), []
+    for name in (f"pinscope-{campaign}-{place}" for place in range(nodes)):
+        manifest = json.dumps(pod(name, campaign, image, gpus, python or "python3"))
+        how = ["--restart=Never", "--rm", "--quiet", "--stdin", f"--image={image}", f"--overrides={manifest}", *options]
+        launches.append(Launch(name, ["kubectl", "run", name, *how]))
+    return launches
 
 
-def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
+def pod(name: str, campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     """The pod of one node as its manifest says it: no two of a campaign on a node, and called as the node is."""
     ours = {"pinscope-campaign": campaign}
     apart = {"labelSelector": {"matchLabels": ours}, "topologyKey": "kubernetes.io/hostname"}
@@ -294,7 +294,7 @@ def pod(campaign: str, image: str, gpus: int, python: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "pinscope", "labels": ours},
+        "metadata": {"name": name, "labels": ours},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,

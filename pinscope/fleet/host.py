@@ -12,11 +12,11 @@ from typing import Any
 from distributed import get_worker
 
 from pinscope.errors import BadInput, PinScopeError
+from pinscope.experiments.registry import run_figures
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LabKind
 from pinscope.runner import jobs
 from pinscope.store.bundle import render_bundle, this_version
-from pinscope.store.figures import with_figures
 from pinscope.store.store import Store
 
 LOOK_SECONDS = 0.2
@@ -62,7 +62,7 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
         limit_seconds: how long it may take, its turn in the queue included.
 
     Returns:
-        The run as a ``bundle``, and whether it was ended at its limit (``late``); or why there is none (``refused``).
+        The run as a ``bundle``, cancelled where it was ended at its limit; or why there is none (``refused``).
     """
     try:
         environment = capture_environment()
@@ -76,13 +76,12 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
             job, deadline = jobs.start(store, run), time.monotonic() + limit_seconds
             while campaign not in HERE.ended and time.monotonic() < deadline and job.child.poll() is None:
                 time.sleep(LOOK_SECONDS)
-            late = campaign not in HERE.ended and job.child.poll() is None
-            if job.child.poll() is None:
-                with suppress(BadInput):  # it has just ended
-                    jobs.cancel(store, run.id)
+            with suppress(BadInput):  # it has ended by itself
+                jobs.cancel(store, run.id)
             job.child.wait()
             ended, rows, _ = jobs.ended_run(store, run.id)
-            return {"bundle": render_bundle([(with_figures(store, ended), rows)], store.parts), "late": late}
+            whole = ended.model_copy(update={"figures": run_figures(ended, rows)})
+            return {"bundle": render_bundle([(whole, rows)], store.parts)}
     except PinScopeError as error:
         return {"refused": str(error)}
 

@@ -31,7 +31,6 @@ QUIET: Mapping[str, Any] = {
     "distributed.diagnostics.nvml": False,  # it would ask each GPU twice a second
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "60s",
-    "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.worker.preload": [],
 }

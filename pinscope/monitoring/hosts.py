@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from http.client import HTTPException
+from operator import attrgetter
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from pinscope.analysis.read_rows import grouped
 from pinscope.errors import InvalidParameter
 from pinscope.monitoring.server import DEFAULT_PORT, PATH
 from pinscope.text import quoted
@@ -23,7 +25,8 @@ MOST_BYTES = 16 * 2**20
 """Of an answer; one of 500 holders has 200 KB."""
 AT_ONCE, MOST_PORT = 64, 65535
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(?P<port>\d{1,5}))?")
-Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+Series = Mapping[str, Sequence[Sample]]
+"""Name → samples with their labels."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,14 @@ def _fetch(address: str) -> str:
 
 
 def _read(address: str) -> RemoteHost:
-    series = defaultdict[str, list[tuple[Mapping[str, str], float]]](list)
     try:
-        for family in text_string_to_metric_families(_fetch(address)):
-            for sample in family.samples:
-                series[sample.name].append((sample.labels, sample.value))
+        families = text_string_to_metric_families(_fetch(address))
+        series = grouped((sample for family in families for sample in family.samples), attrgetter("name"))
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         return RemoteHost(address, f"no answer: {getattr(reason, 'strerror', None) or reason}")
     except (ValueError, KeyError, IndexError):
-        series.clear()
+        series = {}
     if "pinscope_up" not in series:
         return RemoteHost(address, "what answers there is no exporter of PinScope")
     if not _sum(series, "pinscope_up"):
@@ -115,23 +116,22 @@ def _read(address: str) -> RemoteHost:
 
 
 def _sum(series: Series, name: str) -> float | None:
-    values = [value for _, value in series.get(name, ()) if math.isfinite(value)]
+    values = [sample.value for sample in series.get(name, ()) if math.isfinite(sample.value)]
     return sum(values) if values else None
 
 
 def _slow_links(series: Series) -> Iterator[str]:
     """Lanes below the best. Not generations: an idle link trains down to save power."""
-    best = {labels.get("gpu"): value for labels, value in series.get("pinscope_gpu_link_best_lanes", ())}
-    for labels, lanes in series.get("pinscope_gpu_link_lanes", ()):
-        gpu = labels.get("gpu")
-        if lanes < best.get(gpu, lanes):
-            yield f"GPU {gpu}: {lanes:.0f} of {best[gpu]:.0f} lanes"
+    best = {sample.labels.get("gpu"): sample.value for sample in series.get("pinscope_gpu_link_best_lanes", ())}
+    for sample in series.get("pinscope_gpu_link_lanes", ()):
+        gpu = sample.labels.get("gpu")
+        if sample.value < best.get(gpu, sample.value):
+            yield f"GPU {gpu}: {sample.value:.0f} of {best[gpu]:.0f} lanes"
 
 
 def _holders(series: Series) -> list[RemoteHolder]:
-    held = defaultdict[tuple[str, str, str], float](float)
-    for name in ("pinscope_holder_host_alloc_bytes", "pinscope_holder_registered_bytes"):
-        for labels, value in series.get(name, ()):
-            held[labels.get("name", ""), labels.get("pid", ""), labels.get("user", "")] += value
-    some = [RemoteHolder(*key, value) for key, value in held.items() if value > 0]
-    return sorted(some, key=lambda holder: -holder.bytes)
+    metrics = ("pinscope_holder_host_alloc_bytes", "pinscope_holder_registered_bytes")
+    samples = (sample for metric in metrics for sample in series.get(metric, ()))
+    held = grouped(samples, lambda of: (of.labels.get("name", ""), of.labels.get("pid", ""), of.labels.get("user", "")))
+    some = [RemoteHolder(*who, sum(sample.value for sample in own)) for who, own in held.items()]
+    return sorted((holder for holder in some if holder.bytes > 0), key=lambda holder: -holder.bytes)

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
+from operator import add
 from typing import Any, cast
 
 import numpy as np
 
-from pinscope.analysis.check import FORMAT as BASELINE_FORMAT
-from pinscope.analysis.check import Baseline, KeptCell, KeptFigure, KeptRuns, kept_figure
-from pinscope.analysis.comparison import change_words
+from pinscope.analysis.check import Baseline, baseline_of
+from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.outliers import LEAST_GROUP, NEWEST, Fleet, Gpu, Outlier, Spread, fleet_of
 from pinscope.errors import BadInput, PinScopeError
-from pinscope.experiments.registry import run_figures
+from pinscope.experiments.registry import measured_run, run_figures
 from pinscope.records.run import LabKind, Table, table
-from pinscope.report.write import csv_cell
+from pinscope.report.write import csv_lines
 from pinscope.store.figures import runs_without_figures, stored_figures
 from pinscope.store.store import Store
 from pinscope.text import first_of
-from pinscope.units import format_value
+from pinscope.units import format_count, format_value
 
 FORMAT = 1
 """Version of the document; additive changes keep it."""
@@ -37,14 +34,7 @@ QUANTILES = ("least", "a quarter", "median", "three quarters", "most")
 STATES = {"outlier": "worse", "suspect": "worse once", "alone": "too few alike", "": ""}
 
 
-def read_fleet(
-    store: Store,
-    experiment: str,
-    lab: LabKind = "cuda",
-    newest: int = NEWEST,
-    since: datetime | None = None,
-    show: Callable[[int, int], None] = lambda _done, _of: None,
-) -> Fleet:
+def read_fleet(store: Store, experiment: str, lab: LabKind = "cuda", say: Callable[[str], object] = str) -> Fleet:
     """The newest runs of an experiment on each GPU.
 
     Runs of an older PinScope, which kept no figures, are read anew, once.
@@ -52,30 +42,24 @@ def read_fleet(
     Args:
         store: has the runs.
         experiment, lab: of them.
-        newest: how many of each GPU.
-        since: only those that began then or later.
-        show: takes how many older runs are read, of how many.
+        say: takes a line that says what takes long.
 
     Raises:
         BadInput: there is no finished run of it.
     """
-    old = runs_without_figures(store, experiment, lab)
-    for number, run_id in enumerate(old):
-        show(number, len(old))
-        try:
-            run = store.run(run_id)
-            if figures := run_figures(run, store.observations(run_id)):
+    if old := runs_without_figures(store, experiment, lab):
+        say(f"reading {format_count(len(old), 'run')} that an older PinScope stored")
+    for run_id in old:
+        with suppress(PinScopeError):  # what cannot be read is left out; opening the run says why
+            if figures := run_figures(store.run(run_id), store.observations(run_id)):
                 store.update(run_id, figures=figures)
-        except PinScopeError:  # what cannot be read is left out; opening the run says why
-            continue
-    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, newest, since))
+    return fleet_of(experiment, lab, *stored_figures(store, experiment, lab, NEWEST))
 
 
 def verdict(fleet: Fleet) -> str:
     """One sentence."""
     count, gpus = len(fleet.outliers), len(fleet.gpus)
-    what = "GPU" if fleet.gpus[0].newest.gpu else "host"
-    of = f"{gpus:,} {what}{'' if gpus == 1 else 's'}"
+    of = format_count(gpus, "GPU" if fleet.gpus[0].newest.gpu else "host")
     again = f"; {len(fleet.suspects)} more in one run only: run them again" if fleet.suspects else ""
     if len(fleet.alone) == gpus:
         return f"{of}: too few to say which is worse, {LEAST_GROUP} must be alike; compare two: pinscope compare A B."
@@ -93,9 +77,9 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
     labels = [label] if label else []
     rows = []
     for outlier in (*fleet.outliers, *fleet.suspects):
-        gpu, once = outlier.gpu, "" if outlier in fleet.outliers else "in one run only: "
+        gpu = outlier.gpu
         own = gpu.words, *map(gpu.label, labels), change_words(outlier.change)
-        rows.append((*own, f"{once}{outlier.words}", outlier.why_words, gpu.runs[0]))
+        rows.append((*own, outlier.words, outlier.why_words, gpu.runs[0]))
     columns = dict.fromkeys(["GPU", *labels, "worse by up to", "what", "why", "newest run"], "text")
     return table("Worse than others like them", columns, rows)
 
@@ -122,8 +106,7 @@ def spread_table(fleet: Fleet) -> Table:
     rows = list[list[str | int]]()
     for spread in fleet.spreads:
         figure = fleet.figures[spread.figure]
-        names = [outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures]
-        worse = first_of(names)
+        worse = first_of([outlier.gpu.words for outlier in fleet.outliers if spread.figure in outlier.figures])
         quantiles = (format_value(value, figure.value.unit) for value in spread.quantiles)
         rows.append([figure.full_words, spread.group + 1, spread.gpus, *quantiles, worse])
     columns = {"figure": "text", "group": "count", "GPUs": "count", **dict.fromkeys(QUANTILES, "text")}
@@ -153,8 +136,7 @@ def _spread(fleet: Fleet, spread: Spread) -> dict[str, Any]:
 
 def _gpus(fleet: Fleet) -> list[dict[str, Any]]:
     return [
-        {**_gpu(gpu), "tags": gpu.tags, "group": gpu.group, "judged": fleet.states.get(place)}
-        for place, gpu in enumerate(fleet.gpus)
+        {**_gpu(gpu), "group": gpu.group, "judged": fleet.states.get(place)} for place, gpu in enumerate(fleet.gpus)
     ]
 
 
@@ -170,24 +152,21 @@ def _outlier(outlier: Outlier) -> dict[str, Any]:
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
-    own = gpu.newest
-    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs}
+    own, tags = gpu.newest, [*filter(None, gpu.newest.tags.split(","))]
+    return {"host": own.host, "gpu": own.gpu or None, "device": own.device, "runs": gpu.runs, "tags": tags}
 
 
-def _csv(fleet: Fleet) -> bytes:
+def _csv(fleet: Fleet) -> Iterator[bytes]:
     """A row each GPU: who it is, how it was judged, and the figures that stand for their cells, in SI units."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    gpus = _gpus(fleet)
-    writer.writerow([*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)])
-    for gpu, values in zip(gpus, fleet.values[:, fleet.firsts], strict=True):
-        own = (csv_cell(" ".join(value) if isinstance(value, list) else value) for value in gpu.values())
-        writer.writerow([*own, *(f"{value:.6g}" if np.isfinite(value) else "" for value in values)])
-    return text.getvalue().encode()
+    gpus, values = _gpus(fleet), fleet.values[:, fleet.firsts].tolist()
+    figures = ([f"{value:.6g}" if math.isfinite(value) else None for value in own] for own in values)
+    own = ([" ".join(value) if isinstance(value, list) else value for value in gpu.values()] for gpu in gpus)
+    columns = [*gpus[0], *(fleet.figures[at].full_words for at in fleet.firsts)]
+    return csv_lines(columns, map(add, own, figures))
 
 
-TYPES: Mapping[str, str] = {".html": "text/html", ".csv": "text/csv", ".json": "application/json"}
-"""Suffix of a report → its media type."""
+SUFFIXES = (".html", ".csv", ".json")
+"""Formats of a report of a fleet."""
 
 
 def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
@@ -196,32 +175,23 @@ def render(fleet: Fleet, suffix: str, label: str | None = None) -> bytes:
         html = import_module("pinscope.report.html")  # by name: Jinja and Plotly take a fifth of a second
         return cast("bytes", html.fleet_html(fleet, label))
     if suffix == ".csv":
-        return _csv(fleet)
+        return b"".join(_csv(fleet))
     return (json.dumps(fleet_document(fleet), ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def fleet_baseline(store: Store, fleets: Sequence[Fleet]) -> Baseline:
-    """The fleet's own figures, of its largest group, without those that are worse.
+    """Newest runs of GPUs of each fleet's largest group that are not worse, as far as they have the same parameters.
 
     Raises:
         BadInput: too few GPUs are alike.
     """
-    return Baseline(format=BASELINE_FORMAT, experiments=tuple(_kept(store, fleet) for fleet in fleets))
+    return baseline_of((run for fleet in fleets for run in _usual_runs(store, fleet)), one_machine=False)
 
 
-def _kept(store: Store, fleet: Fleet) -> KeptRuns:
-    usual = [place for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and place not in fleet.states]
+def _usual_runs(store: Store, fleet: Fleet) -> Iterator[Measured]:
+    usual = [gpu.runs[0] for place, gpu in enumerate(fleet.gpus) if gpu.group == 0 and place not in fleet.states]
     if not usual:
         raise BadInput(f"too few GPUs with runs of {fleet.experiment} are alike for a baseline of the fleet")
     steps = np.linspace(0, len(usual) - 1, min(BASELINE_GPUS, len(usual))).round().astype(int)
-    chosen = [usual[step] for step in steps]
-    cells = defaultdict[Any, dict[str, KeptFigure]](dict)
-    for at, figure in enumerate(fleet.figures):
-        samples = [None if np.isnan(value) else (float(value), math.nan) for value in fleet.values[chosen, at]]
-        if kept := kept_figure(samples, figure.value.unit):
-            cells[figure.key][figure.figure] = kept
-    of_cell = {figure.key: figure for figure in fleet.figures}
-    kept_cells = (KeptCell(kind=of_cell[of].kind, labels=of_cell[of].labels, figures=cells[of]) for of in cells)
-    ids = tuple(fleet.gpus[place].runs[0] for place in chosen)
-    bare = {"figure": None, "verdict": None, "attachments": (), "notes": ()}
-    return KeptRuns(runs=ids, run=store.run(ids[0]).model_copy(update=bare), cells=tuple(kept_cells))
+    runs = [store.run(usual[step]) for step in steps]
+    return (measured_run(run, store.observations(run.id)) for run in runs if run.params == runs[0].params)

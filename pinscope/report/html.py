@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -55,23 +55,40 @@ def render_html(documents: Sequence[Document], with_rows: bool = True) -> Iterat
 
 def comparison_html(compared: Compared) -> bytes:
     """The page of comparisons, one after the other."""
-    page = _page(
-        "comparison.html.jinja",
-        compared=compared,
-        report=comparison,
-        verdict_of=verdict_of,
-        draw=draw,
-        raw_data=_packed([comparison.render(compared, ".json")]),
-    )
-    return b"".join(page)
+    answers = [
+        _Answer(
+            f"{each.experiment}: {' against '.join(reversed(each.called))}",
+            verdict_of(each),
+            {"Machines": comparison.machines(each), "Figures": (*draw(each), *comparison.cells(each))},
+        )
+        for each in compared.comparisons
+    ]
+    raw, raw_data = "All cells of all comparisons, in SI units", comparison.render(compared, ".json")
+    return _answers_html("comparison", answers, raw, raw_data, compared.left_out)
 
 
 def fleet_html(found: Fleet, label: str | None = None) -> bytes:
     """The page of a fleet; ``label``: by which it is mapped."""
-    tables = [fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)]
-    charts, raw_data = draw_fleet(found, label), _packed([fleet.render(found, ".json")])
-    named = {"verdict": fleet.verdict(found), "tables": tables, "charts": charts, "raw_data": raw_data}
-    return b"".join(_page("fleet.html.jinja", fleet=found, **named))
+    worse, *others = fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)
+    figures = worse, *draw_fleet(found, label), *others
+    answer = _Answer(f"{found.experiment} on {len(found.gpus):,} GPUs", fleet.verdict(found), {"Figures": figures})
+    return _answers_html("fleet", [answer], "All GPUs, and how each was judged", fleet.render(found, ".json"))
+
+
+class _Answer(NamedTuple):
+    """One of a page: its sections have text, tables, of which empty ones are left out, and charts."""
+
+    title: str
+    verdict: str
+    sections: Mapping[str, Iterable[Any]]
+
+
+def _answers_html(
+    kind: str, answers: Sequence[_Answer], raw: str, raw_data: bytes, left_out: Sequence[str] = ()
+) -> bytes:
+    """The page of answers; ``raw``: what the JSON has in it that goes with them."""
+    content = {"kind": kind, "answers": answers, "raw": raw, "raw_data": _packed([raw_data]), "left_out": left_out}
+    return b"".join(_page("answers.html.jinja", **content))
 
 
 def _page(name: str, **content: Any) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -139,17 +139,20 @@ def rows_of(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
 
 
 def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
-    """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
+    """The observations as :func:`csv_lines`."""
     columns = list(column_kinds(documents))
+    return csv_lines(columns, ([row.get(name) for name in columns] for row in rows_of(documents)))
+
+
+def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+    """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow([csv_cell(name) for name in columns])
-    for row in rows_of(documents):
-        writer.writerow([csv_cell(row.get(name)) for name in columns])
+    for row in chain([columns], rows):
+        writer.writerow(map(csv_cell, row))
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
-    yield text.getvalue().encode()
 
 
 def run_document(document: Document) -> dict[str, Any]:

@@ -394,13 +394,26 @@ def select_experiments(asked: Request, environment: Environment) -> Selection:
     """
     if asked.experiment != ALL:
         return possible([asked], environment)
-    experiments = [entry.experiment for entry in EXPERIMENTS]
+    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
+    requests, left_out = requests_of(asked, lab, [entry.experiment for entry in EXPERIMENTS])
+    if not requests:
+        raise errors.NotPossible(f"no experiment has a meaning on the {lab} lab")
+    chosen = possible(requests, environment)
+    return Selection(chosen.requests, (*left_out, *chosen.left_out))
+
+
+def requests_of(asked: Request, lab: LabKind, experiments: Sequence[AnyExperiment]) -> tuple[list[Request], list[str]]:
+    """A request for each experiment that runs on the lab, with those settings that it has; for each other why it does
+    not.
+
+    Raises:
+        InvalidParameter: a setting that none has.
+    """
     known = dict.fromkeys(field for experiment in experiments for field in experiment.Params.model_fields)
     if unknown := set(asked.overrides) - set(known):
         raise errors.InvalidParameter(
             f"no experiment has a parameter {quoted(min(unknown))}; there are: {', '.join(known)}"
         )
-    lab = asked.lab or ("cuda" if usable_gpu(environment) else "host")
     requests, left_out = [], []
     for experiment in experiments:
         if reason := experiment.labs.get(lab):
@@ -408,10 +421,7 @@ def select_experiments(asked: Request, environment: Environment) -> Selection:
             continue
         overrides = {key: value for key, value in asked.overrides.items() if key in experiment.Params.model_fields}
         requests.append(replace(asked, experiment=experiment.name, overrides=overrides))
-    if not requests:
-        raise errors.NotPossible(f"no experiment has a meaning on the {lab} lab")
-    chosen = possible(requests, environment)
-    return Selection(chosen.requests, (*left_out, *chosen.left_out))
+    return requests, left_out
 
 
 def possible(requests: Sequence[Request], environment: Environment) -> Selection:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from importlib import import_module
 from itertools import starmap
 from typing import Any
@@ -15,7 +14,7 @@ from sqlalchemy import Connection, func, insert, inspect, or_, select, update
 
 from pinscope.analysis.machine_keys import surroundings
 from pinscope.analysis.outliers import FLOAT, FleetRun
-from pinscope.records.run import LabKind, Run, RunFigures
+from pinscope.records.run import LabKind, Run
 from pinscope.store import documents, tables
 from pinscope.store.database import Database
 
@@ -85,33 +84,27 @@ def _are_kept(connection: Connection) -> bool:
     return inspect(connection).has_table(tables.FIGURES.name)
 
 
-def stored_figures(
-    database: Database, experiment: str, lab: str, newest: int, since: datetime | None = None
-) -> tuple[list[FleetRun], dict[str, str]]:
+def stored_figures(database: Database, experiment: str, lab: str, newest: int) -> tuple[list[FleetRun], dict[str, str]]:
     """The newest runs of each GPU, GPU by GPU, the newest first; and the texts that they share, by their hash.
 
     Args:
         database: to read.
         experiment, lab: of the runs.
         newest: how many runs of a GPU.
-        since: only those that began then or later.
     """
-    columns = tables.FIGURES.c
-    gpu, latest = ("host", "machine", "device", "gpu"), (columns.created_at.desc(), columns.run_id)
+    columns, gpu = tables.FIGURES.c, ("host", "machine", "device", "gpu")
+    latest = columns.created_at.desc(), columns.run_id
     rank = func.row_number().over(partition_by=[columns[name] for name in gpu], order_by=latest)
-    ranked = select(tables.FIGURES, rank.label("rank"))
     of_it = columns.experiment == experiment, columns.lab == lab
-    if since is not None:
-        ranked = ranked.where(columns.created_at >= since.astimezone(UTC).replace(tzinfo=None))
-    inner = ranked.where(*of_it).subquery().c
+    inner = select(tables.FIGURES, rank.label("rank")).where(*of_it).subquery().c
     query = select(*(inner[name] for name in FleetRun._fields)).where(inner.rank <= newest)
-    order = (*(inner[name] for name in gpu), inner.created_at.desc(), inner.run_id)
+    query = query.order_by(*(inner[name] for name in (*gpu, "rank")))
     shared = tables.SHARED_TEXTS.c
     named = or_(*(shared.id.in_(select(of).where(*of_it)) for of in (columns.layout, columns.surroundings)))
     with database.reading() as connection:
         if not _are_kept(connection):
             return [], {}
-        runs = list(starmap(FleetRun, connection.execute(query.order_by(*order)).all()))
+        runs = list(starmap(FleetRun, connection.execute(query).all()))
         return runs, dict(map(tuple, connection.execute(select(shared.id, shared.document).where(named))))
 
 
@@ -134,20 +127,3 @@ def experiments_with_figures(database: Database) -> Iterator[tuple[str, LabKind,
     with database.reading() as connection:
         if _are_kept(connection):
             yield from map(tuple, connection.execute(query.order_by(count.desc())))
-
-
-def with_figures(database: Database, run: Run) -> Run:
-    """A stored run as a bundle carries it: with its figures, where it has some."""
-    columns, layout, around = tables.FIGURES.c, tables.SHARED_TEXTS.alias(), tables.SHARED_TEXTS.alias()
-    query = select(columns.content, layout.c.document, around.c.document).where(
-        columns.run_id == run.id, layout.c.id == columns.layout, around.c.id == columns.surroundings
-    )
-    with database.reading() as connection:
-        row = connection.execute(query).one_or_none() if _are_kept(connection) else None
-    if row is None:
-        return run
-    content, known, surrounding = row
-    own = surroundings(run)
-    values = tuple(None if np.isnan(value) else float(f"{value:.6g}") for value in np.frombuffer(content, FLOAT))
-    facts = {key: text for key, text in json.loads(surrounding).items() if key not in own}
-    return run.model_copy(update={"figures": RunFigures(layout=known, values=values, facts=facts)})

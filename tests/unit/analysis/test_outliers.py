@@ -165,6 +165,11 @@ def test_runs_with_other_cells_and_what_cannot_be_read_are_taken_as_they_are() -
     assert np.isnan(found.values[0, width:]).all()
     assert np.isfinite(found.values[-1]).sum() > width
     assert not found.outliers
+    newest = [run for run in mixed if run.layout == "short" and run.run_id.endswith("-2")]
+    others = [run for run in runs if not run.run_id.endswith("-2")]
+    found = fleet_of("bandwidth", "cuda", sorted([*newest, *others], key=lambda run: run.host), texts)
+    assert (len(found.gpus), found.outliers) == (30, [])
+    assert np.isfinite(found.values[0]).sum() > width
 
 
 def test_the_map_has_a_row_a_label_and_one_with_an_outlier_comes_first() -> None:

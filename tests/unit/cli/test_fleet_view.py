@@ -12,6 +12,7 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.report.comparison import read_baseline
 from pinscope.report.fleet import read_fleet, render
+from pinscope.store.bundle import open_bundle
 from pinscope.store.recordings import recorded_observations
 from pinscope.store.store import Store
 from tests.data.synthetic_fleet import RECORDINGS, SyntheticFleet, base
@@ -22,9 +23,9 @@ EXPERIMENT = "pinning_strategy"
 @pytest.fixture
 def made() -> SyntheticFleet:
     """A fleet in the user's database, of which two GPUs are at fault."""
-    made = SyntheticFleet(40, 1, seed=3, kinds=("link", "huge pages"))
+    made, (_, rows) = SyntheticFleet(40, 1, seed=3, kinds=("link", "huge pages")), base(EXPERIMENT)
     with Store() as store:
-        store.import_runs((run, []) for run, _ in made.runs(EXPERIMENT))
+        store.import_runs((run, rows) for run, _ in made.runs(EXPERIMENT))
     return made
 
 
@@ -45,7 +46,7 @@ def test_outliers_are_a_line_each_and_an_exit_code(made: SyntheticFleet, capsys:
 def test_show_writes_reports_with_all_gpus(
     made: SyntheticFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fleet", "show", "--label", "rack", "--all", "--since", "9999d"]) == 0
+    assert main(["fleet", "show", "--label", "rack", "--all"]) == 0
     assert "2 of 40 GPUs are worse" in capsys.readouterr().out
     assert main(["fleet", "show", "--json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
@@ -87,9 +88,17 @@ def test_runs_of_an_older_pinscope_are_read_when_they_are_asked_for(capsys: pyte
     assert main(["fleet", "outliers"]) == 2
     assert main(["fleet", "outliers", EXPERIMENT]) == 3
     said = capsys.readouterr().err
-    assert "reading runs that an older PinScope stored" in said
+    assert "reading 1 run that an older PinScope stored" in said
     assert "1 GPU: too few to say which is worse, 8 must be alike" in said
     assert main(["fleet", "outliers"]) == 3
+
+
+def test_an_exported_run_carries_its_figures(made: SyntheticFleet, tmp_path: Path) -> None:
+    file = tmp_path / "one.pinscope"
+    assert main(["export", f"{EXPERIMENT}-{made.hosts[0].name}-0", "-o", str(file)]) == 0
+    with open_bundle(file) as bundle:
+        (run,) = bundle.runs()
+    assert run.figures == base(EXPERIMENT)[0].figures
 
 
 def test_runs_older_than_some_days_are_deleted(made: SyntheticFleet, capsys: pytest.CaptureFixture[str]) -> None:

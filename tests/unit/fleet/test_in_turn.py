@@ -89,8 +89,8 @@ def test_gpus_of_a_host_are_measured_in_turn_and_so_many_hosts_at_once_and_one_t
     hosts = Hosts()
     asked = Asked("c1", requests(["bandwidth"], "cuda", True, {}), limit_seconds=0.05, at_once=at_once)
     with Store() as store:
-        result = Campaign(cast("Cluster", hosts), store, asked, lambda: False, lambda progress: None)
-        result.carry_out()
+        result = Campaign(cast("Cluster", hosts), store, asked)
+        result.carry_out(lambda: False, lambda progress: None)
     assert hosts.most_busy == (at_once or 5)
     assert sorted(hosts.asked) == sorted(
         [(f"h{number}", gpu) for number in range(5) for gpu in range(GPUS) if f"h{number}" != HANGS] + [(HANGS, 0)]
@@ -104,7 +104,7 @@ def test_an_answer_that_does_not_come_when_it_is_fetched_is_fetched_again(monkey
     hosts = Hosts(count=2, are_slow=True)
     asked = Asked("c1", requests(["bandwidth"], "cuda", True, {}))
     with Store() as store:
-        result = Campaign(cast("Cluster", hosts), store, asked, lambda: False, lambda progress: None)
-        result.carry_out()
+        result = Campaign(cast("Cluster", hosts), store, asked)
+        result.carry_out(lambda: False, lambda progress: None)
     assert {line.reason for line in result.missing} == {"no"}
     assert len(result.missing) == 2 * GPUS

@@ -58,9 +58,17 @@ def test_kubernetes_needs_an_image() -> None:
         cluster.kubernetes(2, None, 1)
 
 
+def test_each_pod_has_its_own_name_also_in_what_overrides_that_of_kubectl() -> None:
+    launches = cluster.kubernetes(2, "registry.example/pinscope", 1)
+    words = [word.removeprefix("--overrides=") for launch in launches for word in launch.command]
+    manifests = [json.loads(word) for word in words if word.startswith("{")]
+    assert [manifest["metadata"]["name"] for manifest in manifests] == [launch.name for launch in launches]
+    assert len({launch.name for launch in launches}) == 2
+
+
 def test_a_pod_is_one_that_kubernetes_takes() -> None:
     schemas: Any = pytest.importorskip(
         "kubernetes_validate", reason="pip install kubernetes-validate brings the schemas"
     )
     for gpus in (0, 8):
-        schemas.validate(cluster.pod("c1", "registry.example/pinscope", gpus, "python3"), "1.37", strict=True)
+        schemas.validate(cluster.pod("c1-0", "c1", "registry.example/pinscope", gpus, "python3"), "1.37", strict=True)

@@ -22,7 +22,7 @@ from pinscope.records.run import Progress
 from pinscope.store import rows as rows_module
 from pinscope.store.bundle import render_bundle
 from pinscope.store.documents import checked_labels
-from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures, with_figures
+from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures
 from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
 
@@ -466,7 +466,6 @@ def test_an_older_schema_is_read_as_it_is_and_writing_brings_it_up_to_date_with_
     with Store(url) as store:
         assert store.run(old.id) == old.model_copy(update={"observations": 3})
         assert store.observations(old.id) == new_rows(3)
-        assert with_figures(store, old) == old
         assert list(experiments_with_figures(store)) == runs_without_figures(store, "bandwidth", "host") == []
         assert stored_figures(store, "bandwidth", "host", 3)[0] == []
         with pytest.raises(DBAPIError):

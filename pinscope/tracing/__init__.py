@@ -3,8 +3,8 @@
 Inside the program, where only Python's own library is imported: ``descendants`` brings the recorder in (by the
 ``sitecustomize`` of ``joining/``), ``attached`` into one that runs already, and out again; ``recorder`` asks CUPTI
 (``cupti_library``) and writes the spool (``spool_folder``, ``mapped_file``) with the ``stacks`` of calls and the errors
-that ``error_filter`` lets through, and the calls that it notes (``lanes``), by built-ins that the program cannot
-replace (``bound``); ``source_memory`` looks at the memory of copies, ``host_data`` at what they carry, ``managed``
+that ``error_filter`` lets through, and the calls that it notes (``lanes``), some of it while the program waits
+(``later``), by built-ins that the program cannot replace (``bound``); ``source_memory`` looks at the memory of copies, ``host_data`` at what they carry, ``managed``
 follows managed memory; ``redirect`` lets chosen copies come from pinned memory (``redirect_libraries``), ``waits``
 waits behind them; ``pending`` has Python do what comes behind a callback, ``process_end`` what comes at the end;
 ``host_calls`` follows what libraries do on the CPU for copies, ``loader_origins`` whose batches they are given,

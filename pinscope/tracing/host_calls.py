@@ -114,7 +114,7 @@ def _followed(name: str, is_large: IsLarge, describe: Describe) -> Callable[[Cal
 
 
 _INSIDE: set[int] = set()
-"""Threads that are in such a call."""
+"""Threads that are in such a call, or of which none is followed."""
 
 
 # PyTorch
@@ -243,6 +243,20 @@ def _follow_loaders(module: Any) -> None:
         return following
 
     change_function(module._BaseDataLoaderIter, "__next__", around)
+    change_function(module._utils.pin_memory, "_pin_memory_loop", _not_followed)
+
+
+def _not_followed(loop: Callable[..., None]) -> Callable[..., None]:
+    """What a thread of PyTorch's own runs belongs to no line; it would only keep Python's lock from the program's."""
+
+    def looping(*arguments: Any) -> None:
+        _INSIDE.add(thread := _thread.get_ident())
+        try:
+            loop(*arguments)
+        finally:
+            _INSIDE.discard(thread)
+
+    return looping
 
 
 def _follow_workers(module: ModuleType) -> None:

@@ -233,6 +233,34 @@ def test_what_is_kept_of_calls_in_lanes_is_what_python_keeps(library: Path, tmp_
     assert (int(with_lanes.stdout), int(without.stdout)) == (30 * 5, 30 * 9)
 
 
+LOADER = """
+class _BaseDataLoaderIter:
+    def __next__(self): ...
+class DataLoader: ...
+class _utils:
+    class pin_memory:
+        @staticmethod
+        def _pin_memory_loop(tensor): tensor.pin_memory()
+"""
+
+
+def test_what_a_loader_s_thread_pins_is_not_followed(library: Path, tmp_path: Path) -> None:
+    package = tmp_path / "folder" / "torch" / "utils" / "data"
+    package.mkdir(parents=True)
+    pinning = f"{TORCH}\nTensor.pin_memory = lambda tensor: Tensor()\n"
+    (tmp_path / "folder" / "torch" / "__init__.py").write_text(pinning)
+    (package / "dataloader.py").write_text(LOADER)
+    program = """
+import torch, torch.utils.data.dataloader as loaders
+for work in (loaders._utils.pin_memory._pin_memory_loop, torch.Tensor.pin_memory):
+    thread = threading.Thread(target=work, args=(torch.Tensor(),))
+    thread.start()
+    thread.join()
+"""
+    seen = record(library, tmp_path / "folder", program)
+    assert (seen.stderr, seen.spool.said("fault"), len(seen.spool.host_calls())) == ("", None, 1)
+
+
 def test_a_copy_ends_though_another_thread_keeps_python_s_lock(library: Path, tmp_path: Path) -> None:
     program = """
 import torch

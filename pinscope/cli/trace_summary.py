@@ -46,6 +46,8 @@ MOST_PARTS = 7
 """Of the time; of many GPUs the page and `pinscope runs show` have all."""
 MOST_LINES = 4
 """Of the table; all are in `pinscope runs show`."""
+LEAST_SHARE = 0.2
+"""Of its time: what costs as much is shown although nothing is to be done about it, such as copies of pinned memory."""
 MOST_FINDINGS = 6
 MOST_HOLDERS = 3
 """Lines that hold pinned memory."""
@@ -121,8 +123,10 @@ def _shortly(parts: Sequence[str]) -> str:
 def _print_lines(table: Table) -> None:
     """What each line costs and a change saves, the line itself; below it what it does and what to change."""
     cells = [dict(zip(table.columns, texts, strict=True)) for texts in facts.table_texts(table)]
-    lines = [each for each in cells if each["to do"] != "–"] or cells
-    lines = lines[:MOST_LINES]
+    place = table.columns.index("of its time")
+    shares = [row[place] or 0.0 for row in _rows(table)]
+    lines = [each for each, share in zip(cells, shares, strict=True) if each["to do"] != "–" or share >= LEAST_SHARE]
+    lines = (lines or cells)[:MOST_LINES]
     room = terminal_columns()
     widths = [max(len(each[name]) for each in (*lines, {name: name})) for name in ("saves", "costs")]
     print_line(f"{'saves':>{widths[0]}}  {'costs':>{widths[1]}}  line")

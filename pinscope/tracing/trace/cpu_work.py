@@ -10,7 +10,7 @@ from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
-from pinscope.tracing.sites import Seen, Site, line_key, line_name, table_of_lines
+from pinscope.tracing.sites import WORTH, Seen, Site, line_key, line_name, table_of_lines
 from pinscope.tracing.trace.costs import Cost, saves, share_of_time, told, took
 from pinscope.units import format_seconds
 
@@ -124,8 +124,12 @@ class WorkingLine:
         kept = (self.row["count"] - 1) / self.row["count"] if is_once else 1.0
         idle = sum(row["idle_seconds"] for row in self.rows) * kept
         again = sum(row["call_seconds"] * (kept if is_once else 1 - 1 / row["count"]) for row in self.pinning)
-        slower = sum(map(_slower, self.beside)) if is_once else 0.0
-        return max(float(idle + again) + slower + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+        return max(float(idle + again) + self.slower + sum(_saved(site, self.row) for site in self.hidden), 0.0)
+
+    @property
+    def slower(self) -> float:
+        """How much longer copies from pinned memory take beside the work that goes."""
+        return sum(map(_slower, self.beside)) if self.remedy == "pin" else 0.0
 
     @property
     def parts_words(self) -> str | None:
@@ -235,6 +239,8 @@ def working(seen: Seen) -> Iterator[Cost]:
             **told(row, reason=next(reasons, "")),
         )
         to_do, begins = REMEDIES[remedy]
+        if line.slower > WORTH * seen.seconds:
+            to_do += "; its copies run faster, too"
         if line.remedy == "make" and line_key(row) in pinned_anyway:
             to_do = ""
         cost = Cost(row, rule, line.seconds, saved, to_do, "", finding)

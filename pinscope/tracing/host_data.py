@@ -99,7 +99,7 @@ class HostData:
         of the copy that had sent it."""
 
     def begins(self, number: int, parameters: int, correlation: int, caller: FrameType | None) -> bool:
-        """A copy begins. Whether that took time, by a look at its memory.
+        """A copy begins. Whether that took time, by a look at its memory, or at samples of earlier ones.
 
         Args:
             number: of its function, one of :attr:`functions`.
@@ -113,8 +113,9 @@ class HostData:
         copied = _PARAMETERS.unpack(_Parameters.from_address(parameters))
         if copied[2] <= LARGE_BYTES:
             return False
-        self._expect(number, copied, correlation)
-        return number in self._memory.functions and self._memory.look(number, copied, correlation, caller)
+        waited = self._expect(number, copied, correlation)
+        looks = number in self._memory.functions
+        return (looks and self._memory.look(number, copied, correlation, caller)) or waited
 
     def note(
         self, number: int, copied: tuple[int, int, int], correlation: int, stack: int, sample: bytes | None
@@ -139,14 +140,15 @@ class HostData:
             if correlation in self.due:
                 self.is_over(correlation)
 
-    def _expect(self, number: int, copied: tuple[int, int, int], correlation: int) -> None:
+    def _expect(self, number: int, copied: tuple[int, int, int], correlation: int) -> bool:
+        """A copy is to be sampled when it is over, if it can be. Whether samples of earlier ones waited for it."""
         target, source, size = copied
+        waited = number in self.to_host and self._late.catch_up()
         if number in self.to_gpu:
             self.due[correlation] = False, source, target, size
-        elif number in self.to_host:
-            self._late.catch_up()
-            if (source, size) in self._on_gpu:
-                self.due[correlation] = True, target, source, size
+        elif number in self.to_host and (source, size) in self._on_gpu:
+            self.due[correlation] = True, target, source, size
+        return waited
 
     def is_over(self, correlation: int) -> None:
         """The call of a copy that is due is over."""

@@ -29,10 +29,12 @@ class Later:
         if len(self._waiting) > MOST_WAITING:
             self.catch_up()
 
-    def catch_up(self) -> None:
-        """Do all that waits."""
+    def catch_up(self) -> bool:
+        """Do all that waits; whether there was something."""
+        waited = bool(self._waiting)
         while self._waiting:
             with self._doing:
                 if self._waiting:  # else another thread has done it
                     do, arguments = self._waiting.popleft()
                     do(*arguments)
+        return waited

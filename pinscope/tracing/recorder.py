@@ -424,6 +424,7 @@ class Recorder:
                 self._write("ended.json", {"ns": time.time_ns()})
                 self._managed.finish()
                 self._note_cut()
+                self._late.catch_up()  # of a thread that was in a library's call
                 if self.waits is not None:
                     self._write(waits.ACCOUNT, self.waits.document())
             except Exception:  # noqa: BLE001, S110 - the spool is gone, or an audit hook of the program forbids it

@@ -58,7 +58,7 @@ def run(
     options: Annotated[str, option("TEXT", "Further options of ssh, srun or kubectl, as '--gres=gpu:8'.")] = "",
     python: Annotated[str | None, option("PATH", "The Python with PinScope there. Default: as here.")] = None,
     listen: Annotated[str | None, option("ADDRESS", "This machine, as workers reach it. Default: known.")] = None,
-    at_once: Annotated[int | None, count("Hosts that measure at once, at most. Default: all.")] = None,
+    at_once: Annotated[int | None, count("Hosts that measure at once, at most. Default: all, --local 1.")] = None,
     limit: Annotated[str, option("DURATION", "How long a run and its queueing may take. Default: 30m.")] = "30m",
     join: Annotated[str, option("DURATION", "How long hosts are waited for. Default: 2m.")] = "2m",
     campaign: Annotated[str | None, option("NAME", "A name, as a tag fleet=NAME; its runs stay.")] = None,
@@ -80,7 +80,7 @@ def run(
         _host_labels(labels) if labels else {},
         duration("--limit", limit) or 0.0,
         duration("--join", join) or 0.0,
-        at_once,
+        at_once or (1 if local else None),  # hosts that one machine pretends to be share its processors and links
         lab,
     )
     further = shlex.split(options)

@@ -218,6 +218,18 @@ def test_of_eight_hosts_two_are_killed_one_hangs_and_one_is_of_another_version(c
     assert cluster.left_of_runs() == []
 
 
+def test_hosts_that_one_machine_pretends_to_be_measure_in_turn() -> None:
+    """They share its processors and links."""
+    with in_the_background(*RUN, *LONG, "time_limit=1", "--local", "2") as process:
+        said, complaints = process.communicate(timeout=180)
+    assert process.returncode == 0, complaints
+    with Store() as store:
+        runs = [store.run(each["id"]) for each in json.loads(said)["stored"]]
+    first, second = sorted(runs, key=lambda run: run.created_at)
+    assert first.finished_at is not None
+    assert first.finished_at <= second.created_at
+
+
 def test_what_a_host_cannot_hold_is_refused_there_and_the_rest_is_kept() -> None:
     arguments = (*RUN, *SHORT, "page_tables", "--set", "total=64TiB", "--local", "1")
     with in_the_background(*arguments) as process:

@@ -51,8 +51,8 @@ LEAST_SHARE = 0.2
 MOST_FINDINGS = 6
 MOST_HOLDERS = 3
 """Lines that hold pinned memory."""
-LEAST_PINNED = 2**20
-"""Of pinned memory that is worth a line."""
+LEAST_PINNED, LEAST_HELD = 2**20, 0.01
+"""Of pinned memory that is worth a line, and of it what a line of the program holds."""
 
 
 def print_summary(document: Document, leads_on: bool = True) -> None:
@@ -90,7 +90,7 @@ def _print_answer(reading: Reading) -> None:
         _print_lines(tables[LINES])
     holding = _rows(tables.get(PEAK))
     if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
-        lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding]
+        lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding if size >= LEAST_HELD * held]
         print_prose(f"Most pinned memory at once: {format_bytes(held)}: {_shortly(lines)}", hanging="  ")
     if SIZES in tables:
         print_line(f"Copies by size{_histogram(_rows(tables[SIZES]))}")
@@ -141,8 +141,9 @@ def _print_lines(table: Table) -> None:
     more = len(cells) - len(lines)
     rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program; " if more else ""
     if len(cells) > 1:
-        unknown = "; ?: one run does not tell" if any(map(_is_open, lines)) else ""
-        print_line(f"{rest}lines may cost the same moments: do not add them up{unknown}")
+        marks = "; ?: one run does not tell" if any(map(_is_open, lines)) else ""
+        marks += "; –: nothing to change" if any(each["saves"] == each["to do"] == "–" for each in lines) else ""
+        print_line(f"{rest}lines may cost the same moments: do not add them up{marks}")
 
 
 def _is_open(cells: Mapping[str, str]) -> bool:

@@ -103,9 +103,11 @@ def _counted(seen: Seen) -> Iterator[tuple[Row, float]]:
     """Seconds that lines cost: no moment of a line counts twice."""
     yield from ((site.row, site.stands_seconds) for site in seen.sites)
     yield from ((row, row["call_seconds"]) for row in seen.allocations)
-    yield from ((row, row["idle_seconds"]) for row in seen.waits)
+    faulted = accused(seen)
+    if not faulted:  # else the GPU stands idle behind waits for the CPU's page faults
+        yield from ((row, row["idle_seconds"]) for row in seen.waits)
     yield from ((row, row["idle_seconds"]) for row in _at_work(seen))
-    yield from ((row, spent_seconds(row)) for row in accused(seen))
+    yield from ((row, spent_seconds(row)) for row in faulted)
 
 
 PARTS: Mapping[str, Callable[[Seen], Iterator[tuple[Row, float | None]]]] = {
@@ -136,7 +138,8 @@ def _copying(row: Row) -> str:
     are_alike = row["count"] > 1 and row["count"] * row["median_bytes"] == row["bytes"]
     each = f"{row['count']:,} × {format_bytes(row['median_bytes'])} ({together})"
     pieces = each if are_alike else f"{row['count']:,} cop{'ies' if row['count'] > 1 else 'y'}, {together}"
-    return f"{pieces} {ways.get(row['direction'], row['direction'])}, {Site(row, None).host_memory}"
+    mapped = " (a mapped file)" if row["mapping"] == "file" else ""
+    return f"{pieces} {ways.get(row['direction'], row['direction'])}, {Site(row, None).host_memory}{mapped}"
 
 
 def _pinning(row: Row) -> str:

@@ -78,9 +78,11 @@ def took(seen: Seen, row: Row, seconds: float) -> str:
 
 
 def saves(seen: Seen, row: Row, saved: float) -> str:
-    """``saves about 980 ms of 10.0 s (9.8 %)``."""
+    """``saves about 980 ms of 10.0 s (9.8 %)``; ``of its 4.00 s`` where that is not the whole."""
     whole = seen.seconds_from_first(row)
-    share = f" of {format_seconds(whole)} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    time = format_seconds(whole)
+    time = time if time == format_seconds(seen.seconds) else f"its {time}"
+    share = f" of {time} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
     return f"saves {format_about(saved)}{share}"
 
 

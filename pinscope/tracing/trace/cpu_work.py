@@ -12,7 +12,7 @@ from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.mapped_file import NEXT, RECEIVE
 from pinscope.tracing.sites import WORTH, Seen, Site, line_key, line_name, table_of_lines
 from pinscope.tracing.trace.costs import Cost, saves, share_of_time, told, took
-from pinscope.units import format_seconds
+from pinscope.units import format_about, format_seconds
 
 Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 """What makes the work go: ``convert`` or ``gather`` on the GPU, ``pin`` once, ``fetch`` into memory that is kept,
@@ -240,7 +240,7 @@ def working(seen: Seen) -> Iterator[Cost]:
         )
         to_do, begins = REMEDIES[remedy]
         if line.slower > WORTH * seen.seconds:
-            to_do += "; its copies run faster, too"
+            to_do += f"; copies take {format_about(line.slower)} less, too"
         if line.remedy == "make" and line_key(row) in pinned_anyway:
             to_do = ""
         cost = Cost(row, rule, line.seconds, saved, to_do, "", finding)

@@ -9,7 +9,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import Table, costing, quantity
 from pinscope.tracing.sites import WORTH, Seen, line_name, table_of_lines
-from pinscope.tracing.trace.costs import Cost, told
+from pinscope.tracing.trace.costs import Cost, saves, told
 from pinscope.units import format_about, format_bytes, format_share
 
 NO_PINNED_RATE = "no run of bandwidth says the rate of pinned copies"
@@ -99,10 +99,9 @@ def managed(seen: Seen) -> Iterator[Cost]:
         )
         # Where the CPU stood at the line, what it does there itself is part of that time.
         known = None if copied is None or not is_of_kernels else saved
-        advice = (
-            f"Prefetch or copy what {line_name(row)} touches: page faults of managed memory took {format_about(spent)} "
-            f"({format_share(share)})."
-        )
+        took = f"page faults of managed memory took {format_about(spent)} ({format_share(share)})"
+        gain = took if known is None else saves(seen, row, known)
+        advice = f"Prefetch or copy the managed memory that {line_name(row)} touches: {gain}."
         yield Cost(row, "managed-memory", spent, known, "prefetch it, or copy it", advice, finding)
 
 

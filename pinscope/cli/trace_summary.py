@@ -27,7 +27,7 @@ from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.text import one_line, shortened
+from pinscope.text import first_of, one_line, shortened
 from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
@@ -47,8 +47,6 @@ MOST_PARTS = 7
 MOST_LINES = 4
 """Of the table; all are in `pinscope runs show`."""
 MOST_FINDINGS = 6
-MOST_HOLDERS = 3
-"""Lines that hold pinned memory."""
 LEAST_PINNED = 2**20
 """Of pinned memory that is worth a line."""
 
@@ -89,7 +87,7 @@ def _print_answer(reading: Reading) -> None:
     holding = _rows(tables.get(PEAK))
     if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
         lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding]
-        print_prose(f"Most pinned memory at once: {format_bytes(held)}: {_shortly(lines)}", hanging="  ")
+        print_prose(f"Most pinned memory at once: {format_bytes(held)}: {first_of(lines)}", hanging="  ")
     if SIZES in tables:
         print_line(f"Copies by size{_histogram(_rows(tables[SIZES]))}")
 
@@ -111,11 +109,6 @@ def _histogram(rows: Sequence[Sequence[Any]]) -> str:
     most, _, share, *_ = max(rows, key=itemgetter(1))
     often = f"{format_share(share)} of {sum(counts.values()):,}: {format_bytes(most // 4)} to {format_bytes(most)}"
     return f", {format_bytes(first)} to {format_bytes(last)}: {heights}  {often}"
-
-
-def _shortly(parts: Sequence[str]) -> str:
-    more = len(parts) - MOST_HOLDERS
-    return ", ".join([*parts[:MOST_HOLDERS], *([f"{more:,} more"] if more > 0 else [])])
 
 
 def _print_lines(table: Table) -> None:

@@ -64,13 +64,12 @@
 
   // ---- Times: the reader's own, UTC on hover
 
-  const two = (number) => String(number).padStart(2, "0");
-  const clock = (moment) => `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
-  const day = (moment) => `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
+  const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" }); // as 09:50:11
+  const dayAndClock = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" }); // as 2026-11-21 09:50:11
 
-  function tell(element, ms, withDay = true) {
+  function tell(element, ms, format = dayAndClock) {
     const moment = new Date(ms);
-    say(element, withDay ? `${day(moment)} ${clock(moment)}` : clock(moment));
+    say(element, format.format(moment));
     attribute(element, "datetime", moment.toISOString());
     attribute(element, "title", `${moment.toISOString().slice(0, 19).replace("T", " ")} UTC`);
   }
@@ -160,30 +159,24 @@
   const root = make("div", { class: "pinscope-page" });
   const part = {};
 
-  function chooser(label, choices, value, change, help) {
-    const select = make("select", { onchange: () => change(select.value) });
-    for (const [key, words] of choices) select.append(make("option", { value: key, selected: key === value }, words));
-    const id = (select.id = `pinscope-${label.replaceAll(" ", "-")}`);
-    return [make("div", { class: "control" }, make("div", {}, make("label", { for: id }, label), hint(help)), select), select];
-  }
-
   function toggle(label, checked, change, help) {
     const box = make("input", { type: "checkbox", role: "switch", checked, onchange: () => change(box.checked) });
-    return [make("div", { class: "switch" }, make("label", {}, box, label), ...(help ? [hint(help)] : [])), box];
+    return make("div", { class: "switch" }, make("label", {}, box, label), ...(help ? [hint(help)] : []));
   }
 
   function controls() {
-    const [back, span] = chooser(
-      "Time window", JSON.parse(options.windows), set.window, (value) => { set.window = value; ask(true); },
-      "How far back the chart, the events and the marks of growing processes reach. Stands still with the page.",
-    );
-    const [pause] = toggle("Pause", false, setPaused, "Freezes this tab. Filter, details and download still work.");
+    const choices = JSON.parse(options.windows).map(([value, words]) =>
+      make("option", { value, selected: value === set.window }, words));
+    const span = make("select", { id: "pinscope-window", onchange: () => { set.window = span.value; ask(true); } }, ...choices);
+    const reach = hint("How far back the chart, the events and the marks of growing processes reach. Stands still with the page.");
+    const back = make("div", {}, make("label", { for: span.id }, "Time window"), reach);
+    const pause = toggle("Pause", false, setPaused, "Freezes this tab. Filter, details and download still work.");
     const save = make(
       "a", { class: "button", role: "button", "aria-disabled": "true", download: "pinscope-snapshot.json",
         title: "The snapshot on this page as JSON, as 'pinscope live --once --json' prints it." }, "Snapshot (JSON)",
     );
     Object.assign(part, { span, save });
-    return make("div", { class: "controls" }, back, pause, save);
+    return make("div", { class: "controls" }, make("div", { class: "control" }, back, span), pause, save);
   }
 
   function holders() {
@@ -191,8 +184,9 @@
       id: "pinscope-filter", type: "search", placeholder: "Name, pid, user, container or command", value: set.filter,
       oninput: () => { set.filter = filter.value; drawHolders(); },
     });
-    const [growing] = toggle("Only growing", set.growing, (on) => { set.growing = on; drawHolders(); }, options.growth);
-    const [all] = toggle("All columns", set.all, (on) => { set.all = on; drawHolders(); });
+    const growing = toggle("Only growing", set.growing, (on) => { set.growing = on; drawHolders(); }, options.growth);
+    const all = toggle("All columns", set.all, (on) => { set.all = on; drawHolders(); });
+    const [factsOfChosen, factBody] = factTable();
     Object.assign(part, {
       count: make("p", { class: "caption" }),
       pinned: table("Processes that hold pinned memory"),
@@ -201,7 +195,7 @@
       lockedCount: make("p", { class: "caption" }),
       nobody: make("p", { class: "notice" }),
       more: make("button", { type: "button", class: "button", onclick: () => { set.rows = Infinity; drawHolders(); } }),
-      chosen: make("div", { class: "card", hidden: true }),
+      factTitle: make("h3"), factBody,
       hint: make("p", { class: "caption" }, "Select a row to see all that is known of a process."),
     });
     part.lockedPart.append(
@@ -209,7 +203,7 @@
       part.lockedCount,
       part.locked.scroll,
     );
-    part.filter = filter;
+    part.chosen = make("div", { class: "card", hidden: true }, part.factTitle, factsOfChosen);
     return make("section", {},
       make("h2", {}, "Holders"), make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
       part.count, part.nobody, part.pinned.scroll, part.lockedPart, part.more, part.hint, part.chosen);
@@ -386,7 +380,7 @@
     show(part.eventTable, events.length > 0);
     sync(part.events, events, (event) => {
       const time = make("time");
-      tell(time, event.at, false);
+      tell(time, event.at, clock);
       const cells = [time, event.event, event.name, String(event.pid), event.memory, event.change, event.total];
       return make("tr", {}, ...cells.map((one) => make("td", {}, one)));
     }, () => {});
@@ -519,7 +513,7 @@
     }
     const cell = make("td", { class: column.number ? "number" : name });
     if (name === "trend") cell.innerHTML = '<svg viewBox="0 -2 100 104" preserveAspectRatio="none" aria-hidden="true"><path/></svg>';
-    if (name === "started") cell.append(Object.assign(make("time")));
+    if (name === "started") cell.append(make("time"));
     return cell;
   }
 
@@ -547,14 +541,9 @@
     if (!set.chosen) return;
     const one = now.document?.holders?.[set.chosen];
     const facts = now.facts[set.chosen];
-    if (!part.factBody) {
-      const [table, body] = factTable();
-      Object.assign(part, { factTitle: make("h3"), factBody: body, factTable: table });
-      part.chosen.append(part.factTitle, table);
-    }
     const pid = set.chosen.split("-")[0];
     say(part.factTitle, one ? `${one.name}, pid ${one.pid}` : `Process ${pid} holds no pinned memory any more.`);
-    if (one ? facts : true) drawFacts(part.factBody, (one ? facts : []).map((fact, number) => [number, fact]));
+    if (!one || facts) drawFacts(part.factBody, one ? entries(facts) : []);
   }
 
   // ---- Begin

@@ -6,22 +6,18 @@ const LEAST_ZOOM_MS = 2000;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800].map((seconds) => seconds * 1000);
 
-const two = (number) => String(number).padStart(2, "0");
-const clock = (moment) => `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
+const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" }).format; // as 09:50:11, the reader's own
+// As pinscope/units.py writes the cards beside the chart: three digits, all before the point, a half to the even one.
+const digits = new Intl.NumberFormat("en", {
+  minimumSignificantDigits: 3, maximumSignificantDigits: 3, maximumFractionDigits: 0,
+  roundingPriority: "morePrecision", roundingMode: "halfEven", useGrouping: false,
+}).format;
 
 export function bytesText(value) {
   if (value == null) return "n/a";
   let unit = 0;
   for (; Math.round(Math.abs(value)) >= 1024 && unit < UNITS.length - 1; unit += 1) value /= 1024;
   return `${Number.isInteger(value) ? value : digits(value)} ${UNITS[unit]}`;
-}
-
-// As pinscope/units.py writes the cards beside the chart: three digits, all before the point, a half to the even one.
-function digits(value) {
-  const before = Math.floor(Math.log10(Math.abs(value))) + 1, decimals = Math.max(3 - before, 0);
-  const scaled = value * 10 ** decimals, below = Math.floor(scaled);
-  const whole = scaled - below === 0.5 ? below + (below % 2) : Math.round(scaled);
-  return (whole / 10 ** decimals).toFixed(whole >= 1000 && decimals ? decimals - 1 : decimals);
 }
 
 function svg(tag, attributes = {}, text) {

@@ -84,17 +84,12 @@ def _print_answer(reading: Reading) -> None:
         print_table(("",) * len(rows[0]), rows[:MOST_PARTS], numbers=numbers)
     if LINES in tables:
         _print_lines(tables[LINES])
-    holding = _rows(tables.get(PEAK))
+    holding: Sequence[Sequence[Any]] = tables[PEAK].rows if PEAK in tables else ()
     if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
         lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding]
         print_prose(f"Most pinned memory at once: {format_bytes(held)}: {first_of(lines)}", hanging="  ")
     if SIZES in tables:
-        print_line(f"Copies by size{_histogram(_rows(tables[SIZES]))}")
-
-
-def _rows(table: Table | None) -> Sequence[Sequence[Any]]:
-    """Rows whose numbers are such in each of them."""
-    return table.rows if table else ()
+        print_line(f"Copies by size{_histogram(tables[SIZES].rows)}")
 
 
 def _histogram(rows: Sequence[Sequence[Any]]) -> str:

@@ -144,20 +144,11 @@
     for (const name of ["mouseleave", "focusout"]) element.addEventListener(name, away);
   }
 
-  // Controls and columns that stay in view take the page's own background, light or dark.
-  function takeTheme() {
-    const app = document.querySelector(".stApp");
-    const background = app ? getComputedStyle(app).backgroundColor : "#ffffff";
-    if (root.style.getPropertyValue("--page") === background) return;
-    root.style.setProperty("--page", background);
-    const [red = 255] = background.match(/\d+/g)?.map(Number) ?? [];
-    root.style.colorScheme = red < 128 ? "dark" : "light";
-  }
-
   // ---- The page, made once
 
   const root = make("div", { class: "pinscope-page" });
   const part = {};
+  const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
 
   function toggle(label, checked, change, help) {
     const box = make("input", { type: "checkbox", role: "switch", checked, onchange: () => change(box.checked) });
@@ -191,21 +182,16 @@
       count: make("p", { class: "caption" }),
       pinned: table("Processes that hold pinned memory"),
       locked: table("Processes that only lock memory"),
-      lockedPart: make("section", { hidden: true }),
       lockedCount: make("p", { class: "caption" }),
       nobody: make("p", { class: "notice" }),
       more: make("button", { type: "button", class: "button", onclick: () => { set.rows = Infinity; drawHolders(); } }),
       factTitle: make("h3"), factBody,
       hint: make("p", { class: "caption" }, "Select a row to see all that is known of a process."),
     });
-    part.lockedPart.append(
-      make("h2", {}, "Locked, but not pinned"),
-      part.lockedCount,
-      part.locked.scroll,
-    );
+    part.lockedPart = section("Locked, but not pinned", part.lockedCount, part.locked.scroll);
     part.chosen = make("div", { class: "card", hidden: true }, part.factTitle, factsOfChosen);
-    return make("section", {},
-      make("h2", {}, "Holders"), make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
+    return section("Holders",
+      make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
       part.count, part.nobody, part.pinned.scroll, part.lockedPart, part.more, part.hint, part.chosen);
   }
 
@@ -225,17 +211,15 @@
       figures: make("div", { class: "grid figures" }),
       chart: make("div", { class: "chart" }),
       body: make("div", { hidden: true }),
-      gpus: make("section", {}), devices: make("div", { class: "grid wide" }), noGpu: make("p", { class: "notice" }),
-      findings: make("section", {}), findingList: make("div", { class: "grid wide" }),
-      gaps: make("section", {}), gapList: make("div", { class: "grid wide" }),
+      devices: make("div", { class: "grid wide" }), noGpu: make("p", { class: "notice" }),
+      findingList: make("div", { class: "grid wide" }), gapList: make("div", { class: "grid wide" }),
       nothing: make("p", { class: "caption" },
         "Nothing happened in this window. Processes that appear, grow, give memory back or end are listed here."),
       events: make("tbody"),
     });
     part.time = make("time");
-    part.gpus.append(make("h2", {}, "GPUs"), part.noGpu, part.devices);
-    part.findings.append(make("h2", {}, "Findings"), part.findingList);
-    part.gaps.append(make("h2", {}, "What cannot be read here"), part.gapList);
+    part.findings = section("Findings", part.findingList);
+    part.gaps = section("What cannot be read here", part.gapList);
     const heads = ["Time", "Event", "Process", "PID", "Memory", "Change", "Holds now"];
     part.eventTable = make("div", { class: "scroll events", tabindex: "0", role: "region", "aria-label": "What happened to the holders" },
       make("table", { class: "rows" }, make("thead", {}, make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)))), part.events));
@@ -246,8 +230,8 @@
         make("p", { class: "caption" },
           "Times are your own; hold the pointer over one for UTC. Ctrl and the wheel (or a pinch) zoom, dragging moves, a double " +
           "click goes back to now; a click on a name in the legend picks it out. A gap: nothing was sampled then.")),
-      holders(), part.gpus, part.findings, part.gaps,
-      make("section", {}, make("h2", {}, "Events"), part.nothing, part.eventTable),
+      holders(), section("GPUs", part.noGpu, part.devices), part.findings, part.gaps,
+      section("Events", part.nothing, part.eventTable),
     );
     watchHints(root);
     root.append(controls(), part.trouble, part.asOf, part.body);
@@ -337,7 +321,6 @@
 
   function draw() {
     const found = now.document;
-    takeTheme();
     const trouble = now.lost ? "The dashboard's server does not answer. Below is what it said last." : found?.trouble;
     show(part.trouble, Boolean(trouble));
     say(part.trouble, trouble ?? "");

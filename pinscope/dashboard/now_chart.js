@@ -105,21 +105,14 @@ export class Chart {
     const wide = Math.max((this.end - this.begin) / this.inner(), this.interval);
     const gap = Math.max(2.5 * wide, wide + 1000, 2.5 * this.bucket);
     const found = [];
-    let last = null;
     for (const [at, ...values] of this.moments) {
       if (at < this.begin - gap || at > this.end) continue;
-      const piece = found.at(-1);
-      if (last === null || at - last > gap) {
-        if (piece) piece.end = last + wide;
-        found.push({ points: [{ at, values }], end: at + wide });
-      } else if (Math.floor(at / wide) === Math.floor(piece.points.at(-1).at / wide) && wide > this.interval) {
-        if (sum(values) > sum(piece.points.at(-1).values)) piece.points.at(-1).values = values;
-        piece.end = at + wide;
-      } else {
+      if (!found.length || at + wide - found.at(-1).end > gap) found.push({ points: [] });
+      const piece = found.at(-1), before = piece.points.at(-1);
+      if (!before || wide === this.interval || Math.floor(at / wide) !== Math.floor(before.at / wide)) {
         piece.points.push({ at, values });
-        piece.end = at + wide;
-      }
-      last = at;
+      } else if (sum(values) > sum(before.values)) before.values = values;
+      piece.end = at + wide;
     }
     return found;
   }
@@ -135,7 +128,8 @@ export class Chart {
     [this.begin, this.end] = this.zoom ?? [last - span, last + this.interval];
     const pieces = this.pieces();
     const all = pieces.flatMap((piece) => piece.points);
-    const highest = Math.max(LEAST_BYTES, ...all.map(({ values }) => Math.max(this.stacked(values), ...this.lines(values))));
+    const heights = ({ values }) => [this.stacked(values), ...values.filter((_, number) => !this.series[number].band)];
+    const highest = Math.max(LEAST_BYTES, ...all.flatMap(heights));
     this.top = highest * 1.02;
     this.drawLegend();
     this.drawAxes();
@@ -145,12 +139,9 @@ export class Chart {
     if (this.pointer) this.point(this.pointer);
   }
 
-  stacked(values) {
-    return this.series.reduce((total, { band }, number) => total + (band ? values[number] ?? 0 : 0), 0);
-  }
-
-  lines(values) {
-    return this.series.map(({ band }, number) => (band ? 0 : values[number] ?? 0));
+  // The sum of the bands, or of those below a series.
+  stacked(values, number = this.series.length) {
+    return sum(values.filter((_, place) => place < number && this.series[place].band));
   }
 
   drawSeries({ name, colour, band }, number, pieces) {
@@ -159,7 +150,7 @@ export class Chart {
     if (!band) path["stroke-dasharray"] = "6 3";
     const shapes = [];
     for (const piece of pieces) {
-      const below = ({ values }) => (band ? this.series.slice(0, number).reduce((total, one, place) => total + (one.band ? values[place] ?? 0 : 0), 0) : 0);
+      const below = ({ values }) => (band ? this.stacked(values, number) : 0);
       const points = piece.points.map((point, place) => ({
         begin: Math.max(this.x(point.at), LEFT), end: Math.max(this.x(piece.points[place + 1]?.at ?? piece.end), LEFT),
         low: below(point), high: point.values[number] == null ? null : below(point) + point.values[number],

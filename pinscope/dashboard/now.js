@@ -9,9 +9,8 @@
 
   // What a reader set lasts as long as the tab, also while it shows another page.
   const set = (window.pinscopeNow ??= {
-    window: options.window, filter: "", growing: false, all: false, rows: MOST_ROWS, chosen: "", sort: null, generation: 0,
+    window: options.window, filter: "", growing: false, all: false, rows: MOST_ROWS, chosen: "", sort: null,
   });
-  const generation = ++set.generation; // an older script, of a page that was left, stops
   const now = { document: null, moments: [], facts: {}, tag: "", paused: false, lost: false, timer: 0, chart: null };
 
   // ---- Making and keeping elements
@@ -285,12 +284,7 @@
       now.tag = "";
     }
     draw();
-    next(wait);
-  }
-
-  function next(wait) {
-    clearTimeout(now.timer);
-    if (generation !== set.generation || !root.isConnected) return; // the page was left
+    if (!root.isConnected) return; // the page was left
     now.timer = setTimeout(poll, document.hidden ? Math.max(wait, HIDDEN_MS) : wait);
   }
 
@@ -535,7 +529,7 @@
     document.head.append(make("link", { id: "pinscope-now-style", rel: "stylesheet", href: `/live/now.css?${options.version}` }));
   build();
   mount.replaceChildren(root);
-  const seen = () => { if (!document.hidden && root.isConnected && generation === set.generation) ask(false); };
+  const seen = () => { if (!document.hidden && root.isConnected) ask(false); };
   document.addEventListener("visibilitychange", seen);
   poll();
   import(`/live/now_chart.js?${options.version}`).then(({ Chart }) => {

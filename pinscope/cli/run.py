@@ -98,7 +98,7 @@ def experiment_names() -> list[tuple[str, str]]:
 
 
 def several_experiments(meaning: str, metavar: str = "[EXPERIMENT]...") -> Any:
-    """The argument for experiments by name, which by default may be left out."""
+    """The argument for one or several experiments by name, which by default may be left out."""
     return typer.Argument(metavar=metavar, help=meaning, show_default=False, autocompletion=experiment_names)
 
 
@@ -125,15 +125,7 @@ Settings = Annotated[
 
 @app.command("run", cls=RunCommand)
 def run(
-    experiment: Annotated[
-        str,
-        typer.Argument(
-            metavar="EXPERIMENT|all",
-            help="Name of an experiment, or all of them.",
-            show_default=False,
-            autocompletion=experiment_names,
-        ),
-    ],
+    experiment: Annotated[str, several_experiments("Name of an experiment, or all of them.", "EXPERIMENT|all")],
     lab: Lab = None,
     device: Device = 0,
     quick: Quick = False,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, duration, option, output_option
+from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, argument, duration, option, output_option, switch
 from pinscope.cli.outcome import print_run, store_to_read
 from pinscope.cli.terminal import (
     GAP,
@@ -161,39 +161,34 @@ RUN_LIST_FIELDS = {
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
 """As :data:`~pinscope.store.choice.ORDERS` has them."""
-Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
+Anonymous = Annotated[bool, switch("--anonymous", ANONYMOUS)]
 
 
 @app.command("list", short_help="List runs, the newest first.")
 def list_runs(
     experiment: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only runs of this experiment; timeline: those of `pinscope record`; "
-            "trace: those of `pinscope trace`.",
+        option(
+            "NAME",
+            "Only runs of this experiment; timeline: those of `pinscope record`; trace: those of `pinscope trace`.",
         ),
     ] = None,
     lab: Annotated[
         Origin | None,
-        typer.Option(
-            metavar="|".join(LAB_TITLES),
-            help="Only runs on a GPU, on the host model, of the live view, or of a traced program.",
+        option(
+            "|".join(LAB_TITLES), "Only runs on a GPU, on the host model, of the live view, or of a traced program."
         ),
     ] = None,
-    status: Annotated[
-        Status | None, typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.")
-    ] = None,
-    tag: Annotated[list[str] | None, option("TAG", "Only runs with this tag; may be repeated.", "--tag")] = None,
+    status: Annotated[Status | None, option("STATUS", f"Only runs that are: {', '.join(STATUSES)}.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "Only runs with this tag; may be repeated.")] = None,
     search: Annotated[
-        str | None,
-        option("WORDS", "Only runs with all these words in id, name, tags, note, verdict, host or GPU.", "--search"),
+        str | None, option("WORDS", "Only runs with all these words in id, name, tags, note, verdict, host or GPU.")
     ] = None,
     sort: Annotated[
         Order, typer.Option(metavar="|".join(ORDERS), help="In which order; figure: the greatest first, by experiment.")
     ] = "newest",
     recordings: Annotated[
-        bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
+        bool, switch("--recordings/--no-recordings", "Also list the recorded runs that ship with PinScope.")
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List the first N of these only.")] = None,
     as_json: AsJson = False,
@@ -227,10 +222,10 @@ def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | Da
 @app.command("edit", short_help="Name, tag, annotate or star a run.")
 def edit(
     run_id: RunId,
-    name: Annotated[str | None, option("TEXT", "Its name; '' takes it away.", "--name")] = None,
-    tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.", "--tag")] = None,
-    untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.", "--untag")] = None,
-    note: Annotated[str | None, option("TEXT", "A note; '' takes it away.", "--note")] = None,
+    name: Annotated[str | None, option("TEXT", "Its name; '' takes it away.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.")] = None,
+    untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.")] = None,
+    note: Annotated[str | None, option("TEXT", "A note; '' takes it away.")] = None,
     baseline: Annotated[
         bool | None,
         typer.Option("--baseline/--no-baseline", help="Star it: others are compared with it.", show_default=False),
@@ -289,7 +284,7 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
 def delete(
     run_id: MaybeRunId = None,
     older_than: Annotated[str | None, option("AGE", "All that began longer ago, as 90d, but starred ones.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, switch("--yes", "Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a run and its observations. A run that is still going must be cancelled first. The recorded runs that ship
@@ -336,9 +331,7 @@ def report(
     start_after: Annotated[
         str | None,
         option(
-            "DURATION",
-            "Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s.",
-            "--start-after",
+            "DURATION", "Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s."
         ),
     ] = None,
     for_: Annotated[
@@ -385,8 +378,7 @@ def export_runs(
 
 
 def import_runs(
-    bundle: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle that `pinscope export` wrote.")],
-    as_json: AsJson = False,
+    bundle: Annotated[Path, argument("FILE", "A bundle that `pinscope export` wrote.")], as_json: AsJson = False
 ) -> None:
     """Read the runs of a bundle into the database: all of them, or none if one is damaged."""
     with open_bundle(bundle, whole=False) as opened, Store() as store:

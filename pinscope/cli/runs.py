@@ -29,7 +29,7 @@ from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, run_figures
 from pinscope.records.labels import LABELS
-from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Quantity, Run, Status, TraceRun
+from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
@@ -41,7 +41,7 @@ from pinscope.store.recordings import recorded_run, recording_name
 from pinscope.store.store import Store
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
-from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
+from pinscope.units import format_bytes, format_measured, format_seconds, format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
@@ -70,9 +70,9 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             figure = run.figure if run.status == "done" else None
             what = (one_line(called(run)), one_line(answer(run)))
-            shown = (_figure_text(figure), one_line(figure.name)) if figure else ("", "")
+            text = format_measured(figure.value, figure.unit, figure.spread) if figure else ""
             run_id = recording_name(run) if recorded_run(run.id) else run.id
-            texts = (run_id, run.experiment, place(run)[:40], *what, *shown)
+            texts = (run_id, run.experiment, place(run)[:40], *what, text, one_line(figure.name) if figure else "")
         line = dict(zip((*_HEADS, "name"), texts, strict=True))
         (recordings if isinstance(run, Run) and run.recording else own).append(line)
     for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
@@ -89,11 +89,6 @@ def answer(run: Run) -> str:
         said = run.error or run.verdict
         return f"{run.status}: {said}" if said else run.status
     return run.verdict or f"done: {run.observations:,} observations"
-
-
-def _figure_text(figure: Quantity) -> str:
-    precision = format_precision(figure.spread, None) if figure.value is not None else ""
-    return f"{format_value(figure.value, figure.unit)} {precision}".rstrip()
 
 
 def _print(title: str, lines: Sequence[_Line]) -> None:

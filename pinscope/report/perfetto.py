@@ -71,7 +71,7 @@ def _of_process(table: Columns, process: int) -> Columns:
     if "process" not in table:
         return table
     own = table["process"] == process
-    return _chosen(table, own) if own.any() else {}
+    return {name: values[own] for name, values in table.items()} if own.any() else {}
 
 
 def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:
@@ -94,10 +94,6 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     yield from _flows(copies, calls, calls_of, threads, streams)
     if pinned := tables["pinned"]:
         yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
-
-
-def _chosen(table: Columns, rows: Any) -> Columns:
-    return {name: values[rows] for name, values in table.items()}
 
 
 def _devices(*tables: Columns) -> list[int]:

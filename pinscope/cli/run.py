@@ -54,17 +54,14 @@ class RunCommand(TyperCommand):
             return
         super().format_help(ctx, formatter)
         with formatter.section("Experiments"):
-            formatter.write_dl(
-                [
-                    (
-                        entry.name,
-                        f"{entry.experiment.summary}{' (GPU only)' if entry.experiment.labs.get('host') else ''}",
-                    )
-                    for entry in EXPERIMENTS
-                ]
-            )
+            formatter.write_dl([(entry.name, _summary_of(entry.experiment)) for entry in EXPERIMENTS])
         formatter.write_paragraph()
         formatter.write_text("What an experiment asks and takes: pinscope run EXPERIMENT --help")
+
+
+def _summary_of(experiment: AnyExperiment) -> str:
+    """What it is about, and whether it needs a GPU."""
+    return f"{experiment.summary}{' (GPU only)' if experiment.labs.get('host') else ''}"
 
 
 def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:

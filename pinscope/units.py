@@ -200,6 +200,12 @@ def format_precision(spread: float | None, repeats: int | None) -> str:
     return "" if repeats is None else f"({format_count(repeats, 'repeat')})"
 
 
+def format_measured(value: float | str | None, unit: str, spread: float | None, repeats: int | None = None) -> str:
+    """A value and how well it is known, such as ``57.1 GB/s ± 0.4 %``."""
+    precision = "" if value is None else format_precision(spread, repeats)
+    return f"{format_value(value, unit)} {precision}".rstrip()
+
+
 def format_value(value: float | str | bool | None, unit: str) -> str:
     """Text of a value by its SI unit: ``bytes``, ``bytes/second``, ``seconds``, ``ratio``, ``share`` or ``celsius``;
     else it is a count."""

@@ -16,7 +16,7 @@ from pinscope.analysis.check import TOLERANCE, Checked, KeptRuns
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
-from pinscope.cli.main import AsJson, option, output_option
+from pinscope.cli.main import AsJson, argument, option, output_option, switch
 from pinscope.cli.outcome import store_to_read
 from pinscope.cli.run import Device, Lab, Quick, Settings, measure, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
@@ -59,7 +59,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Write a baseline of this machine, and check against it: pinscope check FILE.",
 )
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)]
+File = Annotated[Path, argument("FILE", "The baseline, a JSON file.")]
 Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; a check may make 3 N more.")]
 Tolerance = Annotated[str, typer.Option(metavar="SHARE", help="What is worse by less is no regression, such as 2%.")]
@@ -135,7 +135,7 @@ def against(
         list[str] | None,
         option("LABEL=VALUE", "Only cells such as memory=pinned,mapped or figure=issue_seconds; may be repeated."),
     ] = None,
-    other_machine: Annotated[bool, typer.Option("--other-machine", help="Check also on another machine.")] = False,
+    other_machine: Annotated[bool, switch("--other-machine", "Check also on another machine.")] = False,
     output: Annotated[Path | None, output_option("Also write the result to a new file: .xml (JUnit) or .json.")] = None,
     as_json: AsJson = False,
 ) -> int:

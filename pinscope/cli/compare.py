@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from pinscope.cli.main import AsJson, output_option
+from pinscope.cli.main import AsJson, argument, output_option, switch
 from pinscope.cli.outcome import print_parts, store_to_read
 from pinscope.cli.terminal import complain, print_json, print_line
 from pinscope.experiments.registry import verdict_of
@@ -18,10 +16,8 @@ from pinscope.units import format_bytes
 
 
 def compare(
-    sides: Annotated[
-        list[str], typer.Argument(metavar="A B...", help="Runs, bundles or folders of bundles; several by comma.")
-    ],
-    everything: Annotated[bool, typer.Option("--all", help="Show also what is the same.")] = False,
+    sides: Annotated[list[str], argument("A B...", "Runs, bundles or folders of bundles; several by comma.")],
+    everything: Annotated[bool, switch("--all", "Show also what is the same.")] = False,
     output: Annotated[Path | None, output_option("Write a report to a new file: .html, .md or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:

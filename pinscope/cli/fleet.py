@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinscope.analysis.outliers import Fleet
-from pinscope.cli.check import keep_baseline
-from pinscope.cli.main import AsJson, duration, option, output_option
+from pinscope.cli.check import File, keep_baseline
+from pinscope.cli.main import AsJson, duration, option, output_option, switch
 from pinscope.cli.outcome import print_parts, progress_shown, store_to_write
 from pinscope.cli.run import Quick, Settings, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
@@ -42,7 +42,7 @@ def count(meaning: str, *names: str, least: int = 1) -> Any:
 
 
 Names = Annotated[list[str] | None, several_experiments("Whose runs; without one, all that have runs.")]
-Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.", "--lab")]
+Lab = Annotated[LabKind, option("cuda|host", "Runs on GPUs, or of the host model.")]
 
 
 @app.command("run", short_help="Run experiments on every GPU of many hosts.")
@@ -176,7 +176,7 @@ def show(
     experiments: Names = None,
     label: Annotated[str | None, option("NAME", "Map by this label: as rack, of tags as rack=r7; or host.")] = None,
     lab: Lab = "cuda",
-    everything: Annotated[bool, typer.Option("--all", help="Show also each figure and each GPU.")] = False,
+    everything: Annotated[bool, switch("--all", "Show also each figure and each GPU.")] = False,
     output: Annotated[Path | None, output_option("Write a report: a new file, .html, .csv or .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -227,12 +227,7 @@ _BRIEF = ("format", "experiment", "lab", "verdict", "outliers", "suspects")
 
 
 @baseline.command("write", short_help="Write the fleet's own figures as a baseline of check.")
-def write(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, a JSON file.", show_default=False)],
-    experiments: Names = None,
-    lab: Lab = "cuda",
-    as_json: AsJson = False,
-) -> None:
+def write(file: File, experiments: Names = None, lab: Lab = "cuda", as_json: AsJson = False) -> None:
     """Write the figures of GPUs that are alike and not worse than others: what this fleet's hardware does.
 
     How far these GPUs lie apart is in the file: a host that is checked against it may differ as much."""

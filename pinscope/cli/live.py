@@ -30,7 +30,7 @@ from pinscope.cli.live_view import (
     tail,
     whole,
 )
-from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids, option
+from pinscope.cli.main import PROBE_HELP, Gpus, Interval, Pids, Probe, checked_pids, option, switch
 from pinscope.cli.outcome import print_findings
 from pinscope.errors import BadInput, NotPossible
 from pinscope.live.findings import snapshot_findings, who
@@ -87,17 +87,17 @@ GROWTH_SAMPLES = 300
 
 
 def live(
-    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    once: Annotated[bool, switch("--once", "Print one snapshot and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: one document with --once, otherwise one on each line.")
+        bool, switch("--json", "Print JSON: one document with --once, otherwise one on each line.")
     ] = False,
     interval: Interval = 1.0,
     pid: Pids = None,
     probe: Annotated[
         bool,
-        typer.Option(
+        switch(
             "--probe",
-            help=f"{PROBE_HELP} With --pid: also count the copies of that process, by call, "
+            f"{PROBE_HELP} With --pid: also count the copies of that process, by call, "
             "size, direction and kind of memory. With --once: trace for one --interval, then print.",
         ),
     ] = False,
@@ -196,12 +196,8 @@ def exporter(
     interval: Interval = 5.0,
     probe: Probe = False,
     gpus: Gpus = True,
-    print_rules: Annotated[
-        bool, typer.Option("--print-rules", help="Print alert rules for Prometheus and exit.")
-    ] = False,
-    print_dashboard: Annotated[
-        bool, typer.Option("--print-dashboard", help="Print a dashboard for Grafana and exit.")
-    ] = False,
+    print_rules: Annotated[bool, switch("--print-rules", "Print alert rules for Prometheus and exit.")] = False,
+    print_dashboard: Annotated[bool, switch("--print-dashboard", "Print a dashboard for Grafana and exit.")] = False,
 ) -> int:
     """Serve the live figures to Prometheus until Ctrl-C. Only this machine reaches them, unless --address is given."""
     if print_rules and print_dashboard:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pinscope.analysis.machine import machine_findings
-from pinscope.cli.main import AsJson
+from pinscope.cli.main import AsJson, switch
 from pinscope.cli.outcome import print_below_verdict, print_findings
 from pinscope.cli.terminal import print_json, print_line, print_prose, print_table
 from pinscope.errors import BadInput, InvalidParameter, NotPossible
@@ -27,9 +27,7 @@ FORMAT = 1
 
 
 def doctor(
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with code 1 where something is worse than it should be.")
-    ] = False,
+    check: Annotated[bool, switch("--check", "Exit with code 1 where something is worse than it should be.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Check this machine: what can be measured here, its links and limits, and what to change."""
@@ -86,7 +84,7 @@ def plan(
     pinned: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["pinned"])] = None,
     pinned_total: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["pinned_total"])] = None,
     processes: Annotated[int, typer.Option(metavar="N", help=_HELP["processes"])] = 1,
-    shared: Annotated[bool, typer.Option("--shared", help=_HELP["shared"])] = False,
+    shared: Annotated[bool, switch("--shared", _HELP["shared"])] = False,
     through: Annotated[str, typer.Option(metavar="any|cuda|pytorch|cupy", help=_HELP["through"])] = "any",
     gpus: Annotated[int, typer.Option(OPTIONS["gpus"], metavar="N", help=_HELP["gpus"])] = 1,
     all_gpus: Annotated[int, typer.Option(OPTIONS["all_gpus"], metavar="N", help=_HELP["all_gpus"])] = 1,

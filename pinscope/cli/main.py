@@ -275,26 +275,36 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+def switch(names: str, meaning: str) -> Any:
+    """An option that is on or off; ``names``: as ``--json``, or ``--gpu/--no-gpu`` where it may be on by itself."""
+    return typer.Option(names, help=meaning)
+
+
+AsJson = Annotated[bool, switch("--json", "Print JSON.")]
 _AN_ID = f"beginning of an id, or a name, such as that of the recording bandwidth-h200, is enough; or {WORDS}."
-RunId = Annotated[str, typer.Argument(metavar="ID", help=f"A run; the {_AN_ID}", show_default=False)]
-MaybeRunId = Annotated[str | None, typer.Argument(metavar="[ID]", help=f"A run; the {_AN_ID}", show_default=False)]
-RunIds = Annotated[list[str], typer.Argument(metavar="ID", help=f"Runs; the {_AN_ID}")]
+
+
+def argument(takes: str, meaning: str) -> Any:
+    """What stands on the line without the name of an option."""
+    return typer.Argument(metavar=takes, help=meaning, show_default=False)
+
+
+RunId = Annotated[str, argument("ID", f"A run; the {_AN_ID}")]
+MaybeRunId = Annotated[str | None, argument("[ID]", f"A run; the {_AN_ID}")]
+RunIds = Annotated[list[str], argument("ID", f"Runs; the {_AN_ID}")]
 Interval = Annotated[
     float,
     typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Seconds from one snapshot to the next, 0.1 to 3600."),
 ]
 Pids = Annotated[
-    list[int] | None, typer.Option("--pid", metavar="PID", help="Only this process among the holders; may be repeated.")
+    list[int] | None, typer.Option(metavar="PID", help="Only this process among the holders; may be repeated.")
 ]
-Gpus = Annotated[
-    bool, typer.Option("--gpu/--no-gpu", help="Include the figures of the GPUs, which NVIDIA's driver gives.")
-]
+Gpus = Annotated[bool, switch("--gpu/--no-gpu", "Include the figures of the GPUs, which NVIDIA's driver gives.")]
 PROBE_HELP = (
     "Also trace the calls that register memory (cudaHostRegister) or allocate it (cudaHostAlloc, cuMemCreate). Calls "
     "made before PinScope started are not seen. Needs root."
 )
-Probe = Annotated[bool, typer.Option("--probe", help=PROBE_HELP)]
+Probe = Annotated[bool, switch("--probe", PROBE_HELP)]
 
 
 def option(takes: str, meaning: str, *names: str) -> Any:
@@ -303,12 +313,9 @@ def option(takes: str, meaning: str, *names: str) -> Any:
 
 
 Name = Annotated[
-    str | None,
-    option("TEXT", "What to call the run, such as 'driver 575, before'; it will do in place of its id.", "--name"),
+    str | None, option("TEXT", "What to call the run, such as 'driver 575, before'; it will do in place of its id.")
 ]
-Tags = Annotated[
-    list[str] | None, option("TAG", "A word by which runs list --tag finds the run; may be repeated.", "--tag")
-]
+Tags = Annotated[list[str] | None, option("TAG", "A word by which runs list --tag finds the run; may be repeated.")]
 
 
 def output_option(meaning: str) -> Any:

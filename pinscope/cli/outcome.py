@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
@@ -91,11 +91,9 @@ def say_how_it_ended(run: Run) -> int:
     return Cancelled.exit_code if run.status == "cancelled" else MeasurementFailed.exit_code
 
 
-@contextmanager
-def progress_shown(endless: bool = False) -> Iterator[Callable[[Progress], None]]:
+def progress_shown(endless: bool = False) -> AbstractContextManager[Callable[[Progress], None]]:
     """Gives what shows progress on stderr: a bar in a terminal, else plain lines. ``endless``: nobody knows the end."""
-    with _progress_bar(endless) if sys.stderr.isatty() else _lines(endless) as show:
-        yield show
+    return _progress_bar(endless) if sys.stderr.isatty() else _lines(endless)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import platformdirs
 import typer
 
 import pinscope
-from pinscope.cli.main import option
+from pinscope.cli.main import argument, option, switch
 from pinscope.cli.terminal import console, print_json, print_line
 from pinscope.manual.reference import command_reference
 from pinscope.manual.site import Site, write_html
@@ -24,13 +24,9 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 def docs(
     context: typer.Context,
-    page: Annotated[
-        str, typer.Argument(metavar="PAGE", help="A page, such as glossary, json or bandwidth.", show_default=False)
-    ] = "index",
-    as_text: Annotated[bool, typer.Option("--text", help="Print the page in the terminal.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: the path of the page, and the names of all pages.")
-    ] = False,
+    page: Annotated[str, argument("PAGE", "A page, such as glossary, json or bandwidth.")] = "index",
+    as_text: Annotated[bool, switch("--text", "Print the page in the terminal.")] = False,
+    as_json: Annotated[bool, switch("--json", "Print JSON: the path of the page, and the names of all pages.")] = False,
 ) -> None:
     """Open the documentation in the browser, or print the path of the page where there is no browser."""
     site = whole_site(context.find_root().command)

@@ -54,17 +54,14 @@ class RunCommand(TyperCommand):
             return
         super().format_help(ctx, formatter)
         with formatter.section("Experiments"):
-            formatter.write_dl(
-                [
-                    (
-                        entry.name,
-                        f"{entry.experiment.summary}{' (GPU only)' if entry.experiment.labs.get('host') else ''}",
-                    )
-                    for entry in EXPERIMENTS
-                ]
-            )
+            formatter.write_dl([(entry.name, _summary_of(entry.experiment)) for entry in EXPERIMENTS])
         formatter.write_paragraph()
         formatter.write_text("What an experiment asks and takes: pinscope run EXPERIMENT --help")
+
+
+def _summary_of(experiment: AnyExperiment) -> str:
+    """What it is about, and whether it needs a GPU."""
+    return f"{experiment.summary}{' (GPU only)' if experiment.labs.get('host') else ''}"
 
 
 def _format_experiment(experiment: AnyExperiment, formatter: Any) -> None:
@@ -98,7 +95,7 @@ def experiment_names() -> list[tuple[str, str]]:
 
 
 def several_experiments(meaning: str, metavar: str = "[EXPERIMENT]...") -> Any:
-    """The argument for experiments by name, which by default may be left out."""
+    """The argument for one or several experiments by name, which by default may be left out."""
     return typer.Argument(metavar=metavar, help=meaning, show_default=False, autocompletion=experiment_names)
 
 
@@ -125,15 +122,7 @@ Settings = Annotated[
 
 @app.command("run", cls=RunCommand)
 def run(
-    experiment: Annotated[
-        str,
-        typer.Argument(
-            metavar="EXPERIMENT|all",
-            help="Name of an experiment, or all of them.",
-            show_default=False,
-            autocompletion=experiment_names,
-        ),
-    ],
+    experiment: Annotated[str, several_experiments("Name of an experiment, or all of them.", "EXPERIMENT|all")],
     lab: Lab = None,
     device: Device = 0,
     quick: Quick = False,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, duration, option, output_option
+from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, argument, duration, option, output_option, switch
 from pinscope.cli.outcome import print_run, store_to_read
 from pinscope.cli.terminal import (
     GAP,
@@ -29,7 +29,7 @@ from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, run_figures
 from pinscope.records.labels import LABELS
-from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Quantity, Run, Status, TraceRun
+from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, reconcile
@@ -41,7 +41,7 @@ from pinscope.store.recordings import recorded_run, recording_name
 from pinscope.store.store import Store
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
-from pinscope.units import format_bytes, format_precision, format_seconds, format_share, format_value
+from pinscope.units import format_bytes, format_measured, format_seconds, format_share
 
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
@@ -70,9 +70,9 @@ def print_runs(runs: Iterable[Run | DamagedRun]) -> bool:
         else:
             figure = run.figure if run.status == "done" else None
             what = (one_line(called(run)), one_line(answer(run)))
-            shown = (_figure_text(figure), one_line(figure.name)) if figure else ("", "")
+            text = format_measured(figure.value, figure.unit, figure.spread) if figure else ""
             run_id = recording_name(run) if recorded_run(run.id) else run.id
-            texts = (run_id, run.experiment, place(run)[:40], *what, *shown)
+            texts = (run_id, run.experiment, place(run)[:40], *what, text, one_line(figure.name) if figure else "")
         line = dict(zip((*_HEADS, "name"), texts, strict=True))
         (recordings if isinstance(run, Run) and run.recording else own).append(line)
     for title, lines in (("", own), ("Recordings, which ship with PinScope:", recordings)):
@@ -89,11 +89,6 @@ def answer(run: Run) -> str:
         said = run.error or run.verdict
         return f"{run.status}: {said}" if said else run.status
     return run.verdict or f"done: {run.observations:,} observations"
-
-
-def _figure_text(figure: Quantity) -> str:
-    precision = format_precision(figure.spread, None) if figure.value is not None else ""
-    return f"{format_value(figure.value, figure.unit)} {precision}".rstrip()
 
 
 def _print(title: str, lines: Sequence[_Line]) -> None:
@@ -161,39 +156,34 @@ RUN_LIST_FIELDS = {
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
 """As :data:`~pinscope.store.choice.ORDERS` has them."""
-Anonymous = Annotated[bool, typer.Option("--anonymous", help=ANONYMOUS)]
+Anonymous = Annotated[bool, switch("--anonymous", ANONYMOUS)]
 
 
 @app.command("list", short_help="List runs, the newest first.")
 def list_runs(
     experiment: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only runs of this experiment; timeline: those of `pinscope record`; "
-            "trace: those of `pinscope trace`.",
+        option(
+            "NAME",
+            "Only runs of this experiment; timeline: those of `pinscope record`; trace: those of `pinscope trace`.",
         ),
     ] = None,
     lab: Annotated[
         Origin | None,
-        typer.Option(
-            metavar="|".join(LAB_TITLES),
-            help="Only runs on a GPU, on the host model, of the live view, or of a traced program.",
+        option(
+            "|".join(LAB_TITLES), "Only runs on a GPU, on the host model, of the live view, or of a traced program."
         ),
     ] = None,
-    status: Annotated[
-        Status | None, typer.Option(metavar="STATUS", help=f"Only runs that are: {', '.join(STATUSES)}.")
-    ] = None,
-    tag: Annotated[list[str] | None, option("TAG", "Only runs with this tag; may be repeated.", "--tag")] = None,
+    status: Annotated[Status | None, option("STATUS", f"Only runs that are: {', '.join(STATUSES)}.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "Only runs with this tag; may be repeated.")] = None,
     search: Annotated[
-        str | None,
-        option("WORDS", "Only runs with all these words in id, name, tags, note, verdict, host or GPU.", "--search"),
+        str | None, option("WORDS", "Only runs with all these words in id, name, tags, note, verdict, host or GPU.")
     ] = None,
     sort: Annotated[
         Order, typer.Option(metavar="|".join(ORDERS), help="In which order; figure: the greatest first, by experiment.")
     ] = "newest",
     recordings: Annotated[
-        bool, typer.Option("--recordings/--no-recordings", help="Also list the recorded runs that ship with PinScope.")
+        bool, switch("--recordings/--no-recordings", "Also list the recorded runs that ship with PinScope.")
     ] = True,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="List the first N of these only.")] = None,
     as_json: AsJson = False,
@@ -227,10 +217,10 @@ def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | Da
 @app.command("edit", short_help="Name, tag, annotate or star a run.")
 def edit(
     run_id: RunId,
-    name: Annotated[str | None, option("TEXT", "Its name; '' takes it away.", "--name")] = None,
-    tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.", "--tag")] = None,
-    untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.", "--untag")] = None,
-    note: Annotated[str | None, option("TEXT", "A note; '' takes it away.", "--note")] = None,
+    name: Annotated[str | None, option("TEXT", "Its name; '' takes it away.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.")] = None,
+    untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.")] = None,
+    note: Annotated[str | None, option("TEXT", "A note; '' takes it away.")] = None,
     baseline: Annotated[
         bool | None,
         typer.Option("--baseline/--no-baseline", help="Star it: others are compared with it.", show_default=False),
@@ -289,7 +279,7 @@ def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
 def delete(
     run_id: MaybeRunId = None,
     older_than: Annotated[str | None, option("AGE", "All that began longer ago, as 90d, but starred ones.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, switch("--yes", "Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete a run and its observations. A run that is still going must be cancelled first. The recorded runs that ship
@@ -336,9 +326,7 @@ def report(
     start_after: Annotated[
         str | None,
         option(
-            "DURATION",
-            "Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s.",
-            "--start-after",
+            "DURATION", "Of a trace for Perfetto: leave out what came before the program had run so long, such as 10s."
         ),
     ] = None,
     for_: Annotated[
@@ -385,8 +373,7 @@ def export_runs(
 
 
 def import_runs(
-    bundle: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle that `pinscope export` wrote.")],
-    as_json: AsJson = False,
+    bundle: Annotated[Path, argument("FILE", "A bundle that `pinscope export` wrote.")], as_json: AsJson = False
 ) -> None:
     """Read the runs of a bundle into the database: all of them, or none if one is damaged."""
     with open_bundle(bundle, whole=False) as opened, Store() as store:

@@ -13,9 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from pinscope.cli.main import Name, Tags, duration, option, output_option
+from pinscope.cli.main import Name, Tags, argument, duration, option, output_option, switch
 from pinscope.cli.outcome import store_to_write
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import complain_of, print_summary, print_what_if, what_if_document
@@ -43,17 +41,12 @@ LONGEST_DAYS = 30
 
 def trace(
     program: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCRIPT", help="The program: a file, with -m a module, or another Python.", show_default=False
-        ),
+        str | None, argument("SCRIPT", "The program: a file, with -m a module, or another Python.")
     ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Its arguments.", show_default=False)
-    ] = None,
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as in python -m.")] = False,
+    arguments: Annotated[list[str] | None, argument("[ARGS]...", "Its arguments.")] = None,
+    module: Annotated[bool, switch("-m", "SCRIPT is the name of a module, as in python -m.")] = False,
     stacks: Annotated[
-        bool, typer.Option("--stacks/--no-stacks", help="Read the Python stack of each call, which names its line.")
+        bool, switch("--stacks/--no-stacks", "Read the Python stack of each call, which names its line.")
     ] = True,
     output: Annotated[
         Path | None,
@@ -68,16 +61,14 @@ def trace(
         ),
     ] = None,
     start_after: Annotated[
-        str | None,
-        option("DURATION", "Record nothing before the program has run so long, such as 10s or 2m.", "--start-after"),
+        str | None, option("DURATION", "Record nothing before the program has run so long, such as 10s or 2m.")
     ] = None,
     for_: Annotated[
         str | None,
         option("DURATION", "How long to record, such as 5s or 1m; the program runs on. Default: to its end.", "--for"),
     ] = None,
     only_parts: Annotated[
-        bool,
-        typer.Option("--only-parts", help="Record only inside the program's own blocks 'with pinscope.trace(NAME):'."),
+        bool, switch("--only-parts", "Record only inside the program's own blocks 'with pinscope.trace(NAME):'.")
     ] = False,
     attach: Annotated[
         list[int] | None,
@@ -85,15 +76,13 @@ def trace(
             "PID",
             "Instead of SCRIPT: record this Python process, which runs already and goes on afterwards, for the time "
             "of --for, 10s by default. May be given several times.",
-            "--attach",
         ),
     ] = None,
     attach_children: Annotated[
-        bool,
-        typer.Option("--attach-children", help="With --attach: also the processes that it has started, with CUDA."),
+        bool, switch("--attach-children", "With --attach: also the processes that it has started, with CUDA.")
     ] = False,
     this_process_only: Annotated[
-        bool, typer.Option("--this-process-only", help="Do not record the Python processes that the program starts.")
+        bool, switch("--this-process-only", "Do not record the Python processes that the program starts.")
     ] = False,
     fail_on: Annotated[
         list[str] | None,
@@ -104,11 +93,10 @@ def trace(
             "above 64 KiB; pageable=100MiB: such lines copy more than 100 MiB in all; idle=5% or idle=0.5s: GPU "
             "compute stood idle longer for them, as a share of the time or in all; held=5% or held=0.5s: they held "
             "the CPU longer. A number needs its unit. May be given several times.",
-            "--fail-on",
         ),
     ] = None,
     allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Let --fail-on pass on children that were too brief to be looked at.")
+        bool, switch("--allow-unseen", "Let --fail-on pass on children that were too brief to be looked at.")
     ] = False,
     what_if: Annotated[
         list[str] | None,
@@ -120,7 +108,6 @@ def trace(
             "DataLoader that is made on it or looped over in its function. wait: with a wait behind each asynchronous "
             "copy, or wait:FILE:LINE; other output, on stdout or of arrays that the program saves or names by "
             "pinscope.check, proves that data was used too early. May be given several times.",
-            "--what-if",
         ),
     ] = None,
     name: Name = None,

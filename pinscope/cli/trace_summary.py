@@ -27,7 +27,7 @@ from pinscope.runner.jobs import new_id
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
-from pinscope.text import one_line, shortened
+from pinscope.text import first_of, one_line, shortened
 from pinscope.tracing.process_merge import Ended
 from pinscope.tracing.sites import Seen, seen_in
 from pinscope.tracing.spool import Scope, Spool
@@ -49,8 +49,6 @@ MOST_LINES = 4
 LEAST_SHARE = 0.2
 """Of its time: what costs as much is shown although nothing is to be done about it, such as copies of pinned memory."""
 MOST_FINDINGS = 6
-MOST_HOLDERS = 3
-"""Lines that hold pinned memory."""
 LEAST_PINNED, LEAST_HELD = 2**20, 0.01
 """Of pinned memory that is worth a line, and of it what a line of the program holds."""
 
@@ -88,17 +86,12 @@ def _print_answer(reading: Reading) -> None:
         print_table(("",) * len(rows[0]), rows[:MOST_PARTS], numbers=numbers)
     if LINES in tables:
         _print_lines(tables[LINES])
-    holding = _rows(tables.get(PEAK))
+    holding: Sequence[Sequence[Any]] = tables[PEAK].rows if PEAK in tables else ()
     if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
         lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding if size >= LEAST_HELD * held]
-        print_prose(f"Most pinned memory at once: {format_bytes(held)}: {_shortly(lines)}", hanging="  ")
+        print_prose(f"Most pinned memory at once: {format_bytes(held)}: {first_of(lines)}", hanging="  ")
     if SIZES in tables:
-        print_line(f"Copies by size{_histogram(_rows(tables[SIZES]))}")
-
-
-def _rows(table: Table | None) -> Sequence[Sequence[Any]]:
-    """Rows whose numbers are such in each of them."""
-    return table.rows if table else ()
+        print_line(f"Copies by size{_histogram(tables[SIZES].rows)}")
 
 
 def _histogram(rows: Sequence[Sequence[Any]]) -> str:
@@ -115,16 +108,12 @@ def _histogram(rows: Sequence[Sequence[Any]]) -> str:
     return f", {format_bytes(first)} to {format_bytes(last)}: {heights}  {often}"
 
 
-def _shortly(parts: Sequence[str]) -> str:
-    more = len(parts) - MOST_HOLDERS
-    return ", ".join([*parts[:MOST_HOLDERS], *([f"{more:,} more"] if more > 0 else [])])
-
-
 def _print_lines(table: Table) -> None:
     """What each line costs and a change saves, the line itself; below it what it does and what to change."""
     cells = [dict(zip(table.columns, texts, strict=True)) for texts in facts.table_texts(table)]
     place = table.columns.index("of its time")
-    shares = [row[place] or 0.0 for row in _rows(table)]
+    rows: Sequence[Sequence[Any]] = table.rows
+    shares = [row[place] or 0.0 for row in rows]
     lines = [each for each, share in zip(cells, shares, strict=True) if each["to do"] != "–" or share >= LEAST_SHARE]
     lines = (lines or cells)[:MOST_LINES]
     room = terminal_columns()

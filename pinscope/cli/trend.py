@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from pinscope.analysis.trend import step_words, verdict
-from pinscope.cli.main import AsJson, option
+from pinscope.cli.main import AsJson, argument, option
 from pinscope.cli.terminal import complain, print_json, print_line, print_prose, terminal_columns
 from pinscope.records.run import LAB_TITLES
 from pinscope.report.trend import trend_document, trend_of
@@ -19,10 +17,8 @@ UNKNOWN_COLUMNS = 78
 
 
 def trend(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="Whose runs.", show_default=False)],
-    figure: Annotated[
-        str | None, typer.Argument(metavar="[FIGURE]", help="Its key, such as pinned.h2d.rate; default: the first.")
-    ] = None,
+    experiment: Annotated[str, argument("EXPERIMENT", "Whose runs.")],
+    figure: Annotated[str | None, argument("[FIGURE]", "Its key, such as pinned.h2d.rate; default: the first.")] = None,
     like: Annotated[
         str | None, option("ID", "Runs like this one; default: like the newest, on this machine if it has runs.")
     ] = None,

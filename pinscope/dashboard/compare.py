@@ -19,7 +19,7 @@ from pinscope.report import comparison as report
 from pinscope.report.facts import called
 from pinscope.store.store import Store
 from pinscope.text import visible
-from pinscope.units import format_change
+from pinscope.units import format_change, format_measured
 
 SIDES = ("a", "b")
 _COLOURS: Mapping[CellVerdict, Colour] = {"better": "green", "worse": "red", "same": "gray", "unknown": "gray"}
@@ -117,7 +117,8 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
 def _card(comparison: Comparison, cell: ComparedCell) -> None:
     st.caption(prose(f"{cell.value.title}: {cell.words}"))
     sides = ((comparison.a.name, cell.a), (comparison.b.name, cell.b))
-    st.markdown("  \n".join(f"{name} **{prose(report.side_text(side, cell.value.unit))}**" for name, side in sides))
+    figures = ((name, format_measured(side.value, cell.value.unit, side.spread)) for name, side in sides)
+    st.markdown("  \n".join(f"{name} **{prose(figure)}**" for name, figure in figures))
     change = prose(" ".join(filter(None, (cell.verdict_words, format_change(cell.ratio)))))
     st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}]")
     if cell.interval_words:

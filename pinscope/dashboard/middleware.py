@@ -111,10 +111,8 @@ class Gate:
         own = own_origins(scope["server"][1])
         refusal = self._refusal(scope, (*own, *self._named))
         if refusal is not None:
-            if scope["type"] == "websocket":
-                await send(
-                    {"type": "websocket.close", "code": 1008}
-                )  # policy violation (RFC 6455); the server answers 403
+            if scope["type"] == "websocket":  # 1008: policy violation (RFC 6455); the server answers 403
+                await send({"type": "websocket.close", "code": 1008})
             else:
                 await refusal(scope, receive, send)
             return

@@ -9,9 +9,8 @@
 
   // What a reader set lasts as long as the tab, also while it shows another page.
   const set = (window.pinscopeNow ??= {
-    window: options.window, filter: "", growing: false, all: false, rows: MOST_ROWS, chosen: "", sort: null, generation: 0,
+    window: options.window, filter: "", growing: false, all: false, rows: MOST_ROWS, chosen: "", sort: null,
   });
-  const generation = ++set.generation; // an older script, of a page that was left, stops
   const now = { document: null, moments: [], facts: {}, tag: "", paused: false, lost: false, timer: 0, chart: null };
 
   // ---- Making and keeping elements
@@ -64,13 +63,12 @@
 
   // ---- Times: the reader's own, UTC on hover
 
-  const two = (number) => String(number).padStart(2, "0");
-  const clock = (moment) => `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
-  const day = (moment) => `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
+  const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" }); // as 09:50:11
+  const dayAndClock = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" }); // as 2026-11-21 09:50:11
 
-  function tell(element, ms, withDay = true) {
+  function tell(element, ms, format = dayAndClock) {
     const moment = new Date(ms);
-    say(element, withDay ? `${day(moment)} ${clock(moment)}` : clock(moment));
+    say(element, format.format(moment));
     attribute(element, "datetime", moment.toISOString());
     attribute(element, "title", `${moment.toISOString().slice(0, 19).replace("T", " ")} UTC`);
   }
@@ -145,45 +143,30 @@
     for (const name of ["mouseleave", "focusout"]) element.addEventListener(name, away);
   }
 
-  // Controls and columns that stay in view take the page's own background, light or dark.
-  function takeTheme() {
-    const app = document.querySelector(".stApp");
-    const background = app ? getComputedStyle(app).backgroundColor : "#ffffff";
-    if (root.style.getPropertyValue("--page") === background) return;
-    root.style.setProperty("--page", background);
-    const [red = 255] = background.match(/\d+/g)?.map(Number) ?? [];
-    root.style.colorScheme = red < 128 ? "dark" : "light";
-  }
-
   // ---- The page, made once
 
   const root = make("div", { class: "pinscope-page" });
   const part = {};
-
-  function chooser(label, choices, value, change, help) {
-    const select = make("select", { onchange: () => change(select.value) });
-    for (const [key, words] of choices) select.append(make("option", { value: key, selected: key === value }, words));
-    const id = (select.id = `pinscope-${label.replaceAll(" ", "-")}`);
-    return [make("div", { class: "control" }, make("div", {}, make("label", { for: id }, label), hint(help)), select), select];
-  }
+  const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
 
   function toggle(label, checked, change, help) {
     const box = make("input", { type: "checkbox", role: "switch", checked, onchange: () => change(box.checked) });
-    return [make("div", { class: "switch" }, make("label", {}, box, label), ...(help ? [hint(help)] : [])), box];
+    return make("div", { class: "switch" }, make("label", {}, box, label), ...(help ? [hint(help)] : []));
   }
 
   function controls() {
-    const [back, span] = chooser(
-      "Time window", JSON.parse(options.windows), set.window, (value) => { set.window = value; ask(true); },
-      "How far back the chart, the events and the marks of growing processes reach. Stands still with the page.",
-    );
-    const [pause] = toggle("Pause", false, setPaused, "Freezes this tab. Filter, details and download still work.");
+    const choices = JSON.parse(options.windows).map(([value, words]) =>
+      make("option", { value, selected: value === set.window }, words));
+    const span = make("select", { id: "pinscope-window", onchange: () => { set.window = span.value; ask(true); } }, ...choices);
+    const reach = hint("How far back the chart, the events and the marks of growing processes reach. Stands still with the page.");
+    const back = make("div", {}, make("label", { for: span.id }, "Time window"), reach);
+    const pause = toggle("Pause", false, setPaused, "Freezes this tab. Filter, details and download still work.");
     const save = make(
       "a", { class: "button", role: "button", "aria-disabled": "true", download: "pinscope-snapshot.json",
         title: "The snapshot on this page as JSON, as 'pinscope live --once --json' prints it." }, "Snapshot (JSON)",
     );
     Object.assign(part, { span, save });
-    return make("div", { class: "controls" }, back, pause, save);
+    return make("div", { class: "controls" }, make("div", { class: "control" }, back, span), pause, save);
   }
 
   function holders() {
@@ -191,27 +174,23 @@
       id: "pinscope-filter", type: "search", placeholder: "Name, pid, user, container or command", value: set.filter,
       oninput: () => { set.filter = filter.value; drawHolders(); },
     });
-    const [growing] = toggle("Only growing", set.growing, (on) => { set.growing = on; drawHolders(); }, options.growth);
-    const [all] = toggle("All columns", set.all, (on) => { set.all = on; drawHolders(); });
+    const growing = toggle("Only growing", set.growing, (on) => { set.growing = on; drawHolders(); }, options.growth);
+    const all = toggle("All columns", set.all, (on) => { set.all = on; drawHolders(); });
+    const [factsOfChosen, factBody] = factTable();
     Object.assign(part, {
       count: make("p", { class: "caption" }),
       pinned: table("Processes that hold pinned memory"),
       locked: table("Processes that only lock memory"),
-      lockedPart: make("section", { hidden: true }),
       lockedCount: make("p", { class: "caption" }),
       nobody: make("p", { class: "notice" }),
       more: make("button", { type: "button", class: "button", onclick: () => { set.rows = Infinity; drawHolders(); } }),
-      chosen: make("div", { class: "card", hidden: true }),
+      factTitle: make("h3"), factBody,
       hint: make("p", { class: "caption" }, "Select a row to see all that is known of a process."),
     });
-    part.lockedPart.append(
-      make("h2", {}, "Locked, but not pinned"),
-      part.lockedCount,
-      part.locked.scroll,
-    );
-    part.filter = filter;
-    return make("section", {},
-      make("h2", {}, "Holders"), make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
+    part.lockedPart = section("Locked, but not pinned", part.lockedCount, part.locked.scroll);
+    part.chosen = make("div", { class: "card", hidden: true }, part.factTitle, factsOfChosen);
+    return section("Holders",
+      make("div", { class: "controls" }, make("div", { class: "control wide" }, make("label", { for: "pinscope-filter" }, "Filter"), filter), growing, all),
       part.count, part.nobody, part.pinned.scroll, part.lockedPart, part.more, part.hint, part.chosen);
   }
 
@@ -231,17 +210,15 @@
       figures: make("div", { class: "grid figures" }),
       chart: make("div", { class: "chart" }),
       body: make("div", { hidden: true }),
-      gpus: make("section", {}), devices: make("div", { class: "grid wide" }), noGpu: make("p", { class: "notice" }),
-      findings: make("section", {}), findingList: make("div", { class: "grid wide" }),
-      gaps: make("section", {}), gapList: make("div", { class: "grid wide" }),
+      devices: make("div", { class: "grid wide" }), noGpu: make("p", { class: "notice" }),
+      findingList: make("div", { class: "grid wide" }), gapList: make("div", { class: "grid wide" }),
       nothing: make("p", { class: "caption" },
         "Nothing happened in this window. Processes that appear, grow, give memory back or end are listed here."),
       events: make("tbody"),
     });
     part.time = make("time");
-    part.gpus.append(make("h2", {}, "GPUs"), part.noGpu, part.devices);
-    part.findings.append(make("h2", {}, "Findings"), part.findingList);
-    part.gaps.append(make("h2", {}, "What cannot be read here"), part.gapList);
+    part.findings = section("Findings", part.findingList);
+    part.gaps = section("What cannot be read here", part.gapList);
     const heads = ["Time", "Event", "Process", "PID", "Memory", "Change", "Holds now"];
     part.eventTable = make("div", { class: "scroll events", tabindex: "0", role: "region", "aria-label": "What happened to the holders" },
       make("table", { class: "rows" }, make("thead", {}, make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)))), part.events));
@@ -252,8 +229,8 @@
         make("p", { class: "caption" },
           "Times are your own; hold the pointer over one for UTC. Ctrl and the wheel (or a pinch) zoom, dragging moves, a double " +
           "click goes back to now; a click on a name in the legend picks it out. A gap: nothing was sampled then.")),
-      holders(), part.gpus, part.findings, part.gaps,
-      make("section", {}, make("h2", {}, "Events"), part.nothing, part.eventTable),
+      holders(), section("GPUs", part.noGpu, part.devices), part.findings, part.gaps,
+      section("Events", part.nothing, part.eventTable),
     );
     watchHints(root);
     root.append(controls(), part.trouble, part.asOf, part.body);
@@ -307,12 +284,7 @@
       now.tag = "";
     }
     draw();
-    next(wait);
-  }
-
-  function next(wait) {
-    clearTimeout(now.timer);
-    if (generation !== set.generation || !root.isConnected) return; // the page was left
+    if (!root.isConnected) return; // the page was left
     now.timer = setTimeout(poll, document.hidden ? Math.max(wait, HIDDEN_MS) : wait);
   }
 
@@ -343,7 +315,6 @@
 
   function draw() {
     const found = now.document;
-    takeTheme();
     const trouble = now.lost ? "The dashboard's server does not answer. Below is what it said last." : found?.trouble;
     show(part.trouble, Boolean(trouble));
     say(part.trouble, trouble ?? "");
@@ -386,7 +357,7 @@
     show(part.eventTable, events.length > 0);
     sync(part.events, events, (event) => {
       const time = make("time");
-      tell(time, event.at, false);
+      tell(time, event.at, clock);
       const cells = [time, event.event, event.name, String(event.pid), event.memory, event.change, event.total];
       return make("tr", {}, ...cells.map((one) => make("td", {}, one)));
     }, () => {});
@@ -519,7 +490,7 @@
     }
     const cell = make("td", { class: column.number ? "number" : name });
     if (name === "trend") cell.innerHTML = '<svg viewBox="0 -2 100 104" preserveAspectRatio="none" aria-hidden="true"><path/></svg>';
-    if (name === "started") cell.append(Object.assign(make("time")));
+    if (name === "started") cell.append(make("time"));
     return cell;
   }
 
@@ -547,14 +518,9 @@
     if (!set.chosen) return;
     const one = now.document?.holders?.[set.chosen];
     const facts = now.facts[set.chosen];
-    if (!part.factBody) {
-      const [table, body] = factTable();
-      Object.assign(part, { factTitle: make("h3"), factBody: body, factTable: table });
-      part.chosen.append(part.factTitle, table);
-    }
     const pid = set.chosen.split("-")[0];
     say(part.factTitle, one ? `${one.name}, pid ${one.pid}` : `Process ${pid} holds no pinned memory any more.`);
-    if (one ? facts : true) drawFacts(part.factBody, (one ? facts : []).map((fact, number) => [number, fact]));
+    if (!one || facts) drawFacts(part.factBody, one ? entries(facts) : []);
   }
 
   // ---- Begin
@@ -563,7 +529,7 @@
     document.head.append(make("link", { id: "pinscope-now-style", rel: "stylesheet", href: `/live/now.css?${options.version}` }));
   build();
   mount.replaceChildren(root);
-  const seen = () => { if (!document.hidden && root.isConnected && generation === set.generation) ask(false); };
+  const seen = () => { if (!document.hidden && root.isConnected) ask(false); };
   document.addEventListener("visibilitychange", seen);
   poll();
   import(`/live/now_chart.js?${options.version}`).then(({ Chart }) => {

@@ -6,22 +6,18 @@ const LEAST_ZOOM_MS = 2000;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800].map((seconds) => seconds * 1000);
 
-const two = (number) => String(number).padStart(2, "0");
-const clock = (moment) => `${two(moment.getHours())}:${two(moment.getMinutes())}:${two(moment.getSeconds())}`;
+const clock = new Intl.DateTimeFormat("sv", { timeStyle: "medium" }).format; // as 09:50:11, the reader's own
+// As pinscope/units.py writes the cards beside the chart: three digits, all before the point, a half to the even one.
+const digits = new Intl.NumberFormat("en", {
+  minimumSignificantDigits: 3, maximumSignificantDigits: 3, maximumFractionDigits: 0,
+  roundingPriority: "morePrecision", roundingMode: "halfEven", useGrouping: false,
+}).format;
 
 export function bytesText(value) {
   if (value == null) return "n/a";
   let unit = 0;
   for (; Math.round(Math.abs(value)) >= 1024 && unit < UNITS.length - 1; unit += 1) value /= 1024;
   return `${Number.isInteger(value) ? value : digits(value)} ${UNITS[unit]}`;
-}
-
-// As pinscope/units.py writes the cards beside the chart: three digits, all before the point, a half to the even one.
-function digits(value) {
-  const before = Math.floor(Math.log10(Math.abs(value))) + 1, decimals = Math.max(3 - before, 0);
-  const scaled = value * 10 ** decimals, below = Math.floor(scaled);
-  const whole = scaled - below === 0.5 ? below + (below % 2) : Math.round(scaled);
-  return (whole / 10 ** decimals).toFixed(whole >= 1000 && decimals ? decimals - 1 : decimals);
 }
 
 function svg(tag, attributes = {}, text) {
@@ -109,21 +105,14 @@ export class Chart {
     const wide = Math.max((this.end - this.begin) / this.inner(), this.interval);
     const gap = Math.max(2.5 * wide, wide + 1000, 2.5 * this.bucket);
     const found = [];
-    let last = null;
     for (const [at, ...values] of this.moments) {
       if (at < this.begin - gap || at > this.end) continue;
-      const piece = found.at(-1);
-      if (last === null || at - last > gap) {
-        if (piece) piece.end = last + wide;
-        found.push({ points: [{ at, values }], end: at + wide });
-      } else if (Math.floor(at / wide) === Math.floor(piece.points.at(-1).at / wide) && wide > this.interval) {
-        if (sum(values) > sum(piece.points.at(-1).values)) piece.points.at(-1).values = values;
-        piece.end = at + wide;
-      } else {
+      if (!found.length || at + wide - found.at(-1).end > gap) found.push({ points: [] });
+      const piece = found.at(-1), before = piece.points.at(-1);
+      if (!before || wide === this.interval || Math.floor(at / wide) !== Math.floor(before.at / wide)) {
         piece.points.push({ at, values });
-        piece.end = at + wide;
-      }
-      last = at;
+      } else if (sum(values) > sum(before.values)) before.values = values;
+      piece.end = at + wide;
     }
     return found;
   }
@@ -139,7 +128,8 @@ export class Chart {
     [this.begin, this.end] = this.zoom ?? [last - span, last + this.interval];
     const pieces = this.pieces();
     const all = pieces.flatMap((piece) => piece.points);
-    const highest = Math.max(LEAST_BYTES, ...all.map(({ values }) => Math.max(this.stacked(values), ...this.lines(values))));
+    const heights = ({ values }) => [this.stacked(values), ...values.filter((_, number) => !this.series[number].band)];
+    const highest = Math.max(LEAST_BYTES, ...all.flatMap(heights));
     this.top = highest * 1.02;
     this.drawLegend();
     this.drawAxes();
@@ -149,12 +139,9 @@ export class Chart {
     if (this.pointer) this.point(this.pointer);
   }
 
-  stacked(values) {
-    return this.series.reduce((total, { band }, number) => total + (band ? values[number] ?? 0 : 0), 0);
-  }
-
-  lines(values) {
-    return this.series.map(({ band }, number) => (band ? 0 : values[number] ?? 0));
+  // The sum of the bands, or of those below a series.
+  stacked(values, number = this.series.length) {
+    return sum(values.filter((_, place) => place < number && this.series[place].band));
   }
 
   drawSeries({ name, colour, band }, number, pieces) {
@@ -163,7 +150,7 @@ export class Chart {
     if (!band) path["stroke-dasharray"] = "6 3";
     const shapes = [];
     for (const piece of pieces) {
-      const below = ({ values }) => (band ? this.series.slice(0, number).reduce((total, one, place) => total + (one.band ? values[place] ?? 0 : 0), 0) : 0);
+      const below = ({ values }) => (band ? this.stacked(values, number) : 0);
       const points = piece.points.map((point, place) => ({
         begin: Math.max(this.x(point.at), LEFT), end: Math.max(this.x(piece.points[place + 1]?.at ?? piece.end), LEFT),
         low: below(point), high: point.values[number] == null ? null : below(point) + point.values[number],

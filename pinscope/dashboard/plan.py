@@ -9,7 +9,7 @@ import streamlit as st
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import PLAN
 from pinscope.dashboard.parameter_form import parameter_form
-from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, show_error
+from pinscope.dashboard.widgets import heading, plain, reading_below_verdict, same_as_command, show_error
 from pinscope.errors import InvalidParameter
 from pinscope.planning.plan import (
     LEVEL_WORDS,
@@ -60,8 +60,7 @@ def show() -> None:
         _verdict(safety_of(plan).level, reading.verdict or "")
     reading_below_verdict(reading, draw_plan(plan))
     st.header("This plan elsewhere", anchor=False)
-    st.caption("The address of this page holds these inputs. On the command line:")
-    st.code(command_line(params), language="bash")
+    same_as_command(command_line(params), "these inputs")
 
 
 def _start(usual: PlanParams) -> tuple[PlanParams, InvalidParameter | None]:

@@ -261,7 +261,7 @@ def run_header(opened: OpenedRun, with_title: bool = True) -> None:
         if with_title:
             st.markdown(plain(document.question))
         if document.reading.verdict:
-            st.subheader(prose(document.reading.verdict), anchor=False)
+            verdict_line(document.reading.verdict)
     badges(run)
     for words in filter(None, (facts.called(run), run.note)):
         st.markdown(plain(words))

@@ -45,9 +45,8 @@ def show() -> None:
     is_new = _show_address(wanted)
     if wanted is None:
         heading(RUNS)
-        if not st.query_params and (
-            is_new or "sort" not in st.session_state
-        ):  # back here, by no link to a certain list
+        # Back here, by no link to a certain list.
+        if not st.query_params and (is_new or "sort" not in st.session_state):
             st.session_state.update(st.session_state.get(_LIST, {}))
         _list(state.store())
         return

@@ -18,7 +18,7 @@ from pinscope.records.base import ROWS_READ
 from pinscope.records.environment import Environment
 from pinscope.records.run import ExperimentRun, LabKind, Run, TimelineRun, TraceRun
 from pinscope.records.snapshot import Snapshot
-from pinscope.report.comparison import Compared, compare_runs
+from pinscope.report.comparison import compare_runs
 from pinscope.report.facts import Document, called, open_document
 from pinscope.report.fleet import read_fleet
 from pinscope.report.trend import figures, trend_of
@@ -142,10 +142,8 @@ def open_run(store: Store, run: Run) -> OpenedRun:
     return OpenedRun(document.run, rows, document, has_spans=has_spans)
 
 
-@st.cache_resource(show_spinner="Comparing …", max_entries=4, hash_funcs=_SAME)
-def compared(store: Store, sides: tuple[tuple[Run, ...], ...]) -> Compared:
-    """The second side against the first; errors as for :func:`~pinscope.report.comparison.compare_runs`."""
-    return compare_runs(store, sides)
+compared = st.cache_resource(show_spinner="Comparing …", max_entries=4, hash_funcs=_SAME)(compare_runs)
+"""As :func:`~pinscope.report.comparison.compare_runs`, of sides that are tuples."""
 
 
 @st.cache_resource(show_spinner="Reading the fleet …", max_entries=4, hash_funcs=_SAME)
@@ -159,10 +157,8 @@ def fleet(store: Store, experiment: str, lab: LabKind, count: int) -> Fleet:
     return read_fleet(store, experiment, lab)
 
 
-@st.cache_resource(show_spinner="Reading the newest run …", max_entries=16, hash_funcs=_SAME)
-def figures_of(store: Store, run: Run) -> dict[str, str]:
-    """Key → name of the figures of a run that can be followed."""
-    return figures(store, run)
+figures_of = st.cache_resource(show_spinner="Reading the newest run …", max_entries=16, hash_funcs=_SAME)(figures)
+"""As :func:`~pinscope.report.trend.figures`."""
 
 
 @st.cache_resource(show_spinner="Reading the runs …", max_entries=8, hash_funcs=_SAME)

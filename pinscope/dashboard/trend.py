@@ -9,7 +9,8 @@ import streamlit as st
 from pinscope.analysis.trend import step_words, verdict
 from pinscope.charts.trend import draw
 from pinscope.dashboard import state
-from pinscope.dashboard.pages import EXPERIMENTS, RUNS, TREND
+from pinscope.dashboard.pages import EXPERIMENTS, TREND
+from pinscope.dashboard.run_view import run_link
 from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, same_as_command, utc, verdict_line
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
 from pinscope.report.trend import series
@@ -42,12 +43,7 @@ def show() -> None:
     verdict_line(verdict(trend))
     chart_view(draw(trend), key="trend")
     for step in trend.steps:
-        st.page_link(
-            RUNS.path,
-            label=prose(step_words(step, trend.figure.unit)),
-            icon=":material/stairs:",
-            query_params={"run": step.run.id},
-        )
+        run_link(step.run, prose(step_words(step, trend.figure.unit)), ":material/stairs:")
     if trend.left_out:
         st.caption(prose(trend.left_out))
     same_as_command(f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}")

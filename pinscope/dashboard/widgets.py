@@ -176,10 +176,10 @@ def reading_below_verdict(reading: Reading, charts: Sequence[Chart]) -> None:
         chart_view(charts[0], key=f"chart-{charts[0].key}")
     else:
         finding_cards(findings[:FIRST])
-    _rest("figures", reading.headline[shown:], headline)
-    _rest("findings", findings[FIRST:], finding_cards)
+    _rest("figures", "More figures", reading.headline[shown:], headline)
+    _rest("findings", "More findings", findings[FIRST:], finding_cards)
     _more_charts(charts)
-    _rest("tables", further_tables(reading), table_list)
+    _rest("tables", "Tables", further_tables(reading), table_list)
 
 
 def downloads(render: Callable[[str], bytes], suffixes: Sequence[str], name: str) -> None:
@@ -209,12 +209,10 @@ def answer(reading: Reading, with_verdict: bool = True) -> None:
         headline(reading.headline[:FIRST])
 
 
-def _rest(name: str, items: Sequence[_Item], draw: Callable[[Sequence[_Item]], None]) -> None:
+def _rest(name: str, words: str, items: Sequence[_Item], draw: Callable[[Sequence[_Item]], None]) -> None:
     """What does not stand on the first screen: drawn when it is opened."""
     if not items:
         return
-    more = "" if name == "tables" else "More "
-    words = f"{more}{name}".capitalize()
     with st.expander(f"{words} ({len(items)})", key=f"rest-{name}", on_change="rerun") as rest:
         if rest.open:
             draw(items)

@@ -39,7 +39,7 @@ from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.limits import exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
-from pinscope.units import format_precision, format_value
+from pinscope.units import format_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ class Figure(Quantity):
         return None if self.spread is None else float(self) * (1 + self.spread)
 
     def __str__(self) -> str:
-        return f"{format_value(self.value, self.unit)} {format_precision(self.spread, self.repeats)}".rstrip()
+        return format_measured(self.value, self.unit, self.spread, self.repeats)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self}>"

@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from pydantic import ValidationError
 
 from pinscope.analysis.check import Baseline, Checked, Regression, regression_words
-from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Pooled, Side, change_words, compare
+from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Side, change_words, compare
 from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
@@ -26,7 +26,7 @@ from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.new_file import write_new
 from pinscope.text import first_of
-from pinscope.units import format_change, format_precision, format_share, format_value
+from pinscope.units import format_change, format_measured, format_share, format_value
 
 if TYPE_CHECKING:  # bundles are compared without a database, which takes a third of a second to import
     from pinscope.store.store import Store
@@ -205,7 +205,7 @@ def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCel
     rows = [
         (
             cell.words if is_single else cell.full_words,
-            *(side_text(side, cell.value.unit) for side in (cell.a, cell.b)),
+            *(format_measured(side.value, cell.value.unit, side.spread) for side in (cell.a, cell.b)),
             f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
@@ -213,11 +213,6 @@ def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCel
     ]
     columns = ("cell", comparison.a.name, comparison.b.name, "change", "interval")
     return _texts(f"{title}: {figures[0]}" if is_single else title, columns, rows)
-
-
-def side_text(figure: Pooled, unit: str) -> str:
-    """A figure of one side with its ±."""
-    return f"{format_value(figure.value, unit)} {format_precision(figure.spread, None)}".rstrip()
 
 
 def foremost(comparison: Comparison) -> Sequence[ComparedCell]:

@@ -43,7 +43,7 @@ from pinscope.units import (
     format_bandwidth,
     format_bar,
     format_bytes,
-    format_precision,
+    format_measured,
     format_seconds,
     format_value,
 )
@@ -459,10 +459,8 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def quantity_text(quantity: Quantity) -> str:
     """A quantity's value and how well it is known, or ``n/a`` and why."""
-    text = format_value(quantity.value, quantity.unit)
-    if quantity.value is None:
-        return f"{text}: {quantity.reason}" if quantity.reason else text
-    return f"{text} {format_precision(quantity.spread, quantity.repeats)}".rstrip()
+    text = format_measured(quantity.value, quantity.unit, quantity.spread, quantity.repeats)
+    return f"{text}: {quantity.reason}" if quantity.value is None and quantity.reason else text
 
 
 def table_texts(table: Table) -> list[list[str]]:

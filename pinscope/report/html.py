@@ -31,7 +31,7 @@ from pinscope.report.comparison import Compared
 from pinscope.report.facts import Document, environment_facts
 from pinscope.report.write import json_pieces
 from pinscope.text import escaped, visible
-from pinscope.units import format_value
+from pinscope.units import format_precision, format_value
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
@@ -99,6 +99,7 @@ def _page(name: str, **content: Any) -> Iterator[bytes]:
         plotly=_packed_plotly(),
         templates=_script_json({scheme: template(scheme).to_plotly_json() for scheme in _PAGE_SCHEMES}),
         figure=_figure,
+        format_precision=format_precision,
         **content,
     )
     return map(str.encode, page)

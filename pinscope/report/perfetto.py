@@ -71,7 +71,7 @@ def _of_process(table: Columns, process: int) -> Columns:
     if "process" not in table:
         return table
     own = table["process"] == process
-    return _chosen(table, own) if own.any() else {}
+    return {name: values[own] for name, values in table.items()} if own.any() else {}
 
 
 def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[int, str, str]) -> Iterator[Event]:
@@ -94,10 +94,6 @@ def _process_events(tables: Mapping[str, Columns], lines: _Lines, names: tuple[i
     yield from _flows(copies, calls, calls_of, threads, streams)
     if pinned := tables["pinned"]:
         yield from _counter(process, "pinned memory", pinned["at_ns"], pinned["change_bytes"])
-
-
-def _chosen(table: Columns, rows: Any) -> Columns:
-    return {name: values[rows] for name, values in table.items()}
 
 
 def _devices(*tables: Columns) -> list[int]:
@@ -232,14 +228,10 @@ def _calls_of(calls: Columns, copies: Columns) -> Places:
     """Of each copy the place of the call that started it; −1 where that is not known."""
     if not calls or not copies:
         return np.full(len(copies.get("at_ns", ())), _NEVER, np.intp)
-    starts, start = np.unique(calls["at_ns"], return_inverse=True)
-    times, time = np.unique(calls["took_ns"], return_inverse=True)
-    numbers = start.reshape(-1) * len(times) + time.reshape(-1)
-    order = np.argsort(numbers, kind="stable")
-    wanted = np.searchsorted(starts, copies["call_at_ns"]) * len(times) + np.searchsorted(times, copies["call_took_ns"])
-    places = order[np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)]
-    fits = (calls["at_ns"][places] == copies["call_at_ns"]) & (calls["took_ns"][places] == copies["call_took_ns"])
-    return np.where(fits, places, _NEVER)
+    spans = list(zip(calls["at_ns"].tolist(), calls["took_ns"].tolist(), strict=True))
+    places = {span: place for place, span in reversed(list(enumerate(spans)))}  # of equal ones the first
+    wanted = zip(copies["call_at_ns"].tolist(), copies["call_took_ns"].tolist(), strict=True)
+    return np.array([places.get(span, _NEVER) for span in wanted], np.intp)
 
 
 def _copies_of(calls_of: Places, copies: Columns, count: int) -> tuple[Places, NDArray[np.int64]]:

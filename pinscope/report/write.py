@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +25,6 @@ from pinscope.text import quoted
 
 if TYPE_CHECKING:
     from pinscope.planning.plan import Plan
-    from pinscope.report.facts import Document
 
 # By name: most reports need neither Plotly nor Arrow, which take their time to import.
 _RENDERERS: Mapping[str, tuple[str, str]] = {
@@ -146,13 +144,15 @@ def csv_pieces(documents: Sequence[Document]) -> Iterator[bytes]:
 
 def csv_lines(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[bytes]:
     """CSV (RFC 4180, UTF-8), with cells as :func:`csv_cell` writes them."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    for row in chain([columns], rows):
-        writer.writerow(map(csv_cell, row))
-        yield text.getvalue().encode()
-        text.seek(0)
-        text.truncate()
+    writer = csv.writer(_Encoder())
+    return (writer.writerow(map(csv_cell, row)) for row in chain([columns], rows))
+
+
+class _Encoder:
+    """Gives each line back as bytes: what ``write`` returns, ``writerow`` returns."""
+
+    def write(self, text: str) -> bytes:
+        return text.encode()
 
 
 def run_document(document: Document) -> dict[str, Any]:

@@ -27,6 +27,12 @@ def test_pages_have_the_colours_of_the_charts() -> None:
         assert SETTINGS[f"theme.{scheme}.borderColor"] == SCHEMES[scheme].grid
 
 
+def test_what_stays_in_view_on_now_has_the_background_of_the_page() -> None:
+    light, dark = (SETTINGS[f"theme.{scheme}.backgroundColor"] for scheme in ("light", "dark"))
+    style = (ROOT / "pinscope" / "dashboard" / "now.css").read_text()
+    assert f"--page: light-dark({light}, {dark});" in style
+
+
 def test_an_upload_may_be_as_large_as_a_bundle_that_is_read() -> None:
     assert SETTINGS["server.maxUploadSize"] == UPLOAD_MIB
 

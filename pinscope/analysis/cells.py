@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
 
@@ -239,15 +240,12 @@ def clearly_more(first: Summary, second: Summary) -> bool:
     return exceeds(first, second) and not near(first, second)
 
 
-def as_good(first: Summary, second: Summary) -> bool:
-    """Whether neither is clearly more."""
-    return not clearly_more(first, second) and not clearly_more(second, first)
-
-
 def tied(ranked: Sequence[CellT], time: Callable[[CellT], Summary]) -> list[CellT]:
-    """The first of these, which is the fastest, and all as good whose times are known."""
+    """The first of these, which is the fastest, and all as good whose times are known: none is clearly more."""
     return [
-        cell for cell in ranked if cell is ranked[0] or (time(cell).is_known and as_good(time(cell), time(ranked[0])))
+        cell
+        for cell in ranked
+        if cell is ranked[0] or (time(cell).is_known and not clearly_more(time(cell), time(ranked[0])))
     ]
 
 
@@ -289,7 +287,7 @@ class Comparison(Generic[CellT]):
         """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
         wanted = {"bytes": size or self.size, **labels}.items()
         matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
-        return {name: self.best(group)[0] for name, group in grouped(matching, _way).items()}
+        return {name: self.best(group)[0] for name, group in grouped(matching, attrgetter("way")).items()}
 
     def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
         """Of the choices: the fastest and all as good, as :meth:`best` orders them."""
@@ -299,10 +297,6 @@ class Comparison(Generic[CellT]):
     def best(self, alike: Sequence[CellT]) -> list[CellT]:
         """As :func:`best_of` has it."""
         return best_of(alike, self.time, self.thrift)
-
-
-def _way(cell: Any) -> str:
-    return str(cell.way)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Moved:
     @property
     def what(self) -> str:
         """``4,096 scattered pieces of 4 KiB to the GPU``."""
-        return f"{pieces_words(self)} {TOWARDS[self.direction]}"
+        return f"{self.pieces:,} {self.layout} pieces of {format_bytes(self.bytes)} {TOWARDS[self.direction]}"
 
     @property
     def phrase(self) -> str:
@@ -62,11 +62,6 @@ class Moved:
     def title(self) -> str:
         """The way in tables."""
         return WAYS[self.way].title
-
-
-def pieces_words(moved: Moved) -> str:
-    """``4,096 scattered pieces of 4 KiB``."""
-    return f"{moved.pieces:,} {moved.layout} pieces of {format_bytes(moved.bytes)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import compared, is_distinct, measured
-from pinscope.analysis.texts import ROUGH, Costed, Text, joined, part_words, say, times
+from pinscope.analysis.texts import ROUGH, Costed, Text, joined, part_words, saying, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
 from pinscope.records.run import Quantity, costing, quantity
@@ -42,6 +42,7 @@ TEXTS = {
         WAYS["events"].help,
     ),
 }
+say = saying(TEXTS)
 IN_THE_WAY = {
     "cuda": "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory that is "
     "too slow for both.",
@@ -62,7 +63,6 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
         for case, known in shares.items()
     }
     yield say(
-        TEXTS,
         "unsafe-without-events",
         *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
         quantity("Checked chunks", checked, "count"),
@@ -78,7 +78,6 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
         hidden = joined([f"{part_words(cell.overlap)}{_precision(cell)} ({cell.case})" for cell in full])
         cost = 1.0 if works else max(cell.seconds / cell.least_seconds for cell in full)
         yield say(
-            TEXTS,
             "recipe-overlaps" if works else "recipe-does-not-overlap",
             *(
                 figure
@@ -116,7 +115,6 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             for lack in lacks
         ]
         yield say(
-            TEXTS,
             "ingredient-missing",
             *(figure for lack in lacks for figure in _lack_evidence(lack)),
             cost=cost,

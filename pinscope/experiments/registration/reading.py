@@ -370,7 +370,7 @@ def tables(shared: Registrations) -> tuple[Table, ...]:
     """All trials; then, of several GPUs, what was taken on each, and memory of one opened on another one."""
     known: tuple[Sequence[Any], ...] = (shared.trials, shared.on_gpus, shared.opened)
     words = zip(known, TABLES.items(), strict=True)
-    return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
+    return tuple(every_combination(group, note, title) for group, (title, note) in words)
 
 
 def headline(shared: Registrations) -> Iterator[Quantity]:

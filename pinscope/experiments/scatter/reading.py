@@ -303,10 +303,9 @@ def tables(scatter: Scatter) -> Iterator[Table]:
         },
         f"{AS_GOOD_WORDS} Figures are of the simplest, which is named first; n/a: repeats vary too much to tell.",
     )
-    if scatter.loads:
-        yield every_combination(
-            scatter.loads,
-            "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
-            "over, the next time queued before the last is over, so time and rate are not those of one move alone.",
-            "Compute beside the copies",
-        )
+    yield every_combination(
+        scatter.loads,
+        "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
+        "over, the next time queued before the last is over, so time and rate are not those of one move alone.",
+        "Compute beside the copies",
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
-from pinscope.analysis.texts import Costed, Text, say, times
+from pinscope.analysis.texts import Costed, Text, saying, times
 from pinscope.experiments.topology import reading
 from pinscope.records.run import Finding, Quantity, costing
 
@@ -85,6 +85,7 @@ TEXTS: Mapping[str, Text] = {
         advice="Where a step waits for its all-reduce, copy while the GPUs compute instead.",
     ),
 }
+say = saying(TEXTS)
 
 
 def verdict(host: reading.Host, concluded: Sequence[Finding]) -> str | None:
@@ -102,7 +103,7 @@ def _slower(rule: str, cell: reading.Cell, code: str | None = None, **values: An
     times = 1 / max(cell.alone_share or 0.0, 1e-9)
     values |= {"cell": cell, "pair": reading.gpus_words(cell.gpus), "part": cell.share_words, "code": code}
     severity = TEXTS[rule].severity if rule == "slower-both-ways" else costing(times)
-    return say(TEXTS, rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
+    return say(rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
 
 
 def _named(rates: Mapping[str, Summary], direction: str) -> list[Quantity]:
@@ -185,7 +186,6 @@ def _all_reduce(host: reading.Host) -> Iterator[Costed]:
             "Four copies beside the all-reduce": beside.copies,
         }
         yield say(
-            TEXTS,
             "all-reduce-slowed",
             *(measured(f"{name}, {beside.direction}", figure, "seconds") for name, figure in figures.items()),
             cost=max(beside.reduce_ratio, beside.copies_ratio),
@@ -214,7 +214,7 @@ def _differ(
         evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
-        yield say(TEXTS, rule, *evidence, cost=times, severity="by cost", **values)
+        yield say(rule, *evidence, cost=times, severity="by cost", **values)
 
 
 RULES = (_pairs, _together, _nodes, _all_reduce, _slow)

@@ -287,8 +287,7 @@ def _rate(rows: Rows, gpus: tuple[int, ...]) -> float:
 
 def tables(host: Host) -> Iterator[Table]:
     """All cells; then copies beside all-reduces."""
-    if host.cells:
-        yield every_combination(host.cells, NOTE)
+    yield every_combination(host.cells, NOTE)
     if host.besides:
         note = "Medians, of the slowest GPU of each repeat: an all-reduce, and four copies on every GPU."
         yield every_combination(host.besides, note, "Copies beside NCCL's all-reduce")

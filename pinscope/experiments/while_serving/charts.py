@@ -84,7 +84,6 @@ def _calls(cells: Sequence[Cell]) -> Chart:
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
         [cell.title for cell in cells],
         series,
-        "Longest wait",
         "Longest call in each way",
         [(cell.title, f"{cell.longest_wait.call}, {format_seconds(cell.longest_wait.seconds)}") for cell in cells],
     )

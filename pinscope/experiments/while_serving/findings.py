@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, Wait, cause, not_pinned
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, say
+from pinscope.analysis.texts import Costed, Text, Texts, saying
 from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import exact_bytes
@@ -64,6 +64,7 @@ TEXTS: Texts = {
         severity="good",
     ),
 }
+say = saying(TEXTS)
 
 
 def code(nbytes: int, limit: float) -> str:
@@ -83,7 +84,6 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
     wait, cost = naive.longest_wait, naive.longest_wait.seconds / serving.limit
     gentle = serving.gentle if serving.way(AUTO) else None
     yield say(
-        TEXTS,
         "own-calls-wait",
         *_waits(naive, *map(serving.way, (AUTO, TOUCH, IDLE))),
         cost=cost,
@@ -114,7 +114,6 @@ def _auto(serving: Serving) -> Iterator[Costed]:
         return
     compared = [auto] if auto is fastest else [auto, fastest]
     yield say(
-        TEXTS,
         "auto-beyond-limit" if beyond else "auto-keeps-limit",
         *_waits(auto),
         quantity("The limit", limit, "seconds"),

@@ -55,9 +55,9 @@ NOT_PINNED = {
 }
 
 
-def not_pinned(ways: Sequence[str]) -> Iterator[Costed]:
-    """The finding on ways whose memory CUDA does not call pinned, if there are any; ``ways``: their titles."""
-    if ways:
+def not_pinned(measured: Any) -> Iterator[Costed]:
+    """The finding on the cells of a run whose memory CUDA does not call pinned, if there are any."""
+    if ways := [cell.title for cell in measured.cells if cell.pinned is False]:
         yield say(NOT_PINNED, "not-pinned", quantity("Ways affected", len(ways), "count"), affected="; ".join(ways))
 
 

@@ -81,11 +81,11 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
             "recipe-overlaps" if works else "recipe-does-not-overlap",
             *(
                 figure
-                for cell in full
+                for cell, words in ((cell, cell.case_words) for cell in full)
                 for figure in (
-                    _overlap(cell),
-                    quantity(f"Possible with this many chunks, {cell.case_words}", cell.ideal_share, "share"),
-                    quantity(f"Compute idle between kernels, {cell.case_words}", cell.stall_seconds.median, "seconds"),
+                    quantity(f"Overlap, {words}", cell.possible_overlap_share, "share", spread=cell.overlap_spread),
+                    quantity(f"Possible with this many chunks, {words}", cell.ideal_share, "share"),
+                    quantity(f"Compute idle between kernels, {words}", cell.stall_seconds.median, "seconds"),
                 )
             ),
             cost=cost,
@@ -93,11 +93,6 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
             hidden=hidden.replace(") (", "; ") if works else f"only {hidden}".replace("only none", "nothing"),
             reason=IN_THE_WAY[passes.run.lab],
         )
-
-
-def _overlap(cell: Cell) -> Quantity:
-    name = f"Overlap, {cell.case_words}"
-    return quantity(name, cell.possible_overlap_share, "share", spread=cell.overlap_spread)
 
 
 def _precision(cell: Cell) -> str:

@@ -57,10 +57,6 @@ TEXTS: Texts = {
 say = saying(TEXTS)
 
 
-def _not_pinned(pinnings: Pinnings) -> Iterator[Costed]:
-    return not_pinned([cell.title for cell in pinnings.strategies if cell.pinned is False])
-
-
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
     """The strategy for one array, against one cudaHostAlloc."""
     best, usual = pinnings.recommended.array, pinnings.usual
@@ -165,4 +161,4 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     )
 
 
-RULES = (_not_pinned, _faster, _long_wait, _gentler_in_chunks)
+RULES = (not_pinned, _faster, _long_wait, _gentler_in_chunks)

@@ -121,14 +121,10 @@ class Ring:
     alone: Mapping[str, Cell]
 
     @property
-    def slower(self) -> Cell:
-        """The half that sets the pace."""
-        return max(self.beside, key=lambda cell: cell.seconds)
-
-    @property
     def known_slower(self) -> Cell | None:
-        """The same; ``None`` where a half varies too much to tell."""
-        return self.slower if all(cell.wall_seconds.is_known for cell in self.beside) else None
+        """The half that sets the pace; ``None`` where a half varies too much to tell."""
+        known = all(cell.wall_seconds.is_known for cell in self.beside)
+        return max(self.beside, key=lambda cell: cell.seconds) if known else None
 
     @property
     def slowed(self) -> Sequence[tuple[Cell, Cell]]:

@@ -72,10 +72,6 @@ def code(nbytes: int, limit: float) -> str:
     return _CODE.format(size=exact_bytes(nbytes), limit=limit)
 
 
-def _not_pinned(serving: Serving) -> Iterator[Costed]:
-    return not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
-
-
 def _one_piece(serving: Serving) -> Iterator[Costed]:
     """How long calls wait while one call pins or frees everything."""
     naive = serving.in_one_piece
@@ -135,4 +131,4 @@ def _waits(*cells: Cell | None) -> Iterator[Quantity]:
         yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest_wait.seconds, "seconds")
 
 
-RULES = (_not_pinned, _one_piece, _auto)
+RULES = (not_pinned, _one_piece, _auto)

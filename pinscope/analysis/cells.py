@@ -8,16 +8,15 @@ JSON do. Tables, CSV, frames and the comparison of runs read the declaration; no
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from pinscope.analysis.columns import Column, Columns
-from pinscope.analysis.read_rows import Row, grouped
+from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
 from pinscope.units import format_value
@@ -149,33 +148,25 @@ def plain(value: Any) -> Any:
 
 
 def every_combination(cells: Sequence[Any], note: str = "", title: str = "Every combination") -> Table:
-    """The table of all cells of one class: labels, values, and how often each was repeated."""
+    """The table of all cells of one class: labels, values, and how often each was repeated; an empty one of none."""
+    if not cells:
+        return table(title, {}, ())
     kind = type(cells[0])
     labels, values = labels_of(kind), values_of(kind)
     repeated = next((name for name in values if any(isinstance(getattr(cell, name), Summary) for cell in cells)), None)
-    columns = {label.title: _unit(label, getattr(cells[0], name)) for name, label in labels.items()}
-    columns |= {value.title: value.unit for value in values.values()}
-    spread = {"±": "share", "repeats": "count"} if repeated else {}
-    return table(
-        title,
-        {**columns, **spread},
-        [
-            (
-                *(
-                    mark.words(getattr(cell, name)) if mark.words else getattr(cell, name)
-                    for name, mark in labels.items()
-                ),
-                *(plain(getattr(cell, name)) for name in values),
-                *(
-                    (summary.spread, summary.count)
-                    if (summary := repeated and getattr(cell, repeated))
-                    else [None] * len(spread)
-                ),
-            )
-            for cell in cells
-        ],
-        note=note,
-    )
+    columns = {
+        label.title: (_unit(label, getattr(cells[0], name)), partial(_shown, name, label.words or plain))
+        for name, label in labels.items()
+    }
+    columns |= {value.title: (value.unit, partial(_shown, name, plain)) for name, value in values.items()}
+    if repeated:
+        columns["±"] = "share", partial(_shown, repeated, lambda summary: summary and summary.spread)
+        columns["repeats"] = "count", partial(_shown, repeated, lambda summary: summary and summary.count)
+    return listed(title, cells, columns, note)
+
+
+def _shown(name: str, words: Callable[[Any], Any], cell: Any) -> Any:
+    return words(getattr(cell, name))
 
 
 def _unit(label: Label, value: Any) -> str:
@@ -239,15 +230,12 @@ def clearly_more(first: Summary, second: Summary) -> bool:
     return exceeds(first, second) and not near(first, second)
 
 
-def as_good(first: Summary, second: Summary) -> bool:
-    """Whether neither is clearly more."""
-    return not clearly_more(first, second) and not clearly_more(second, first)
-
-
 def tied(ranked: Sequence[CellT], time: Callable[[CellT], Summary]) -> list[CellT]:
-    """The first of these, which is the fastest, and all as good whose times are known."""
+    """The first of these, which is the fastest, and all as good whose times are known: none is clearly more."""
     return [
-        cell for cell in ranked if cell is ranked[0] or (time(cell).is_known and as_good(time(cell), time(ranked[0])))
+        cell
+        for cell in ranked
+        if cell is ranked[0] or (time(cell).is_known and not clearly_more(time(cell), time(ranked[0])))
     ]
 
 
@@ -255,54 +243,6 @@ def best_of(alike: Iterable[CellT], time: Callable[[CellT], Summary], thrift: Ca
     """The fastest of these and all as good, the thriftiest first; last those that ± does not tell from it."""
     ranked = sorted(alike, key=lambda cell: time(cell).median)
     return sorted(tied(ranked, time), key=lambda cell: (not near(time(cell), time(ranked[0])), thrift(cell)))
-
-
-@dataclass(frozen=True)
-class Comparison(Generic[CellT]):
-    """Cells of several ways over sizes; each has ``way`` and ``bytes``.
-
-    Attributes:
-        cells: all of them.
-        time: what is compared; less is better.
-        thrift: of cells that are as good as the fastest, the one where this is least is preferred.
-        choices: ways that a program may choose between.
-        usual_bytes: sentences are about the size nearest to this.
-    """
-
-    cells: Sequence[CellT]
-    time: Callable[[CellT], Summary]
-    thrift: Callable[[CellT], float]
-    choices: Sequence[str]
-    usual_bytes: int
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Those measured, ascending."""
-        return sorted({cell.bytes for cell in self.cells})  # type: ignore[attr-defined]
-
-    @cached_property
-    def size(self) -> int:
-        """The usual one."""
-        return min(self.sizes, key=lambda size: abs(math.log(size / self.usual_bytes)))
-
-    def at(self, size: int | None = None, **labels: Any) -> dict[str, CellT]:
-        """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
-        wanted = {"bytes": size or self.size, **labels}.items()
-        matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
-        return {name: self.best(group)[0] for name, group in grouped(matching, _way).items()}
-
-    def winners(self, size: int | None = None, **labels: Any) -> list[CellT]:
-        """Of the choices: the fastest and all as good, as :meth:`best` orders them."""
-        ways = self.at(size, **labels)
-        return self.best([ways[name] for name in self.choices if name in ways])
-
-    def best(self, alike: Sequence[CellT]) -> list[CellT]:
-        """As :func:`best_of` has it."""
-        return best_of(alike, self.time, self.thrift)
-
-
-def _way(cell: Any) -> str:
-    return str(cell.way)
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,3 @@ def page_table_memory_bytes(mapped_bytes: int, page_bytes: int) -> int:
 def context_overhead_bytes(contexts: int) -> int:
     """GPU memory of that many contexts on one GPU that no process is charged for, as on H200s."""
     return FIRST_CONTEXT_BYTES + contexts * CONTEXT_BYTES if contexts else 0
-
-
-def implied_page_bytes(table_bytes_per_byte: float) -> float:
-    """The page size at which a page table takes that many bytes per mapped byte."""
-    return ENTRY_BYTES / table_bytes_per_byte

@@ -55,9 +55,9 @@ NOT_PINNED = {
 }
 
 
-def not_pinned(ways: Sequence[str]) -> Iterator[Costed]:
-    """The finding on ways whose memory CUDA does not call pinned, if there are any; ``ways``: their titles."""
-    if ways:
+def not_pinned(measured: Any) -> Iterator[Costed]:
+    """The finding on the cells of a run whose memory CUDA does not call pinned, if there are any."""
+    if ways := [cell.title for cell in measured.cells if cell.pinned is False]:
         yield say(NOT_PINNED, "not-pinned", quantity("Ways affected", len(ways), "count"), affected="; ".join(ways))
 
 
@@ -75,17 +75,22 @@ def cause(wait_seconds: float, control_seconds: float | None) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Wait:
-    """The longest wait of a neighbour.
+    """The longest wait of a neighbour, or of a call of the process that pins.
 
     Attributes:
         seconds: how long.
         call: the driver call that waited.
-        phase: ``pinned`` or ``given back``: what was done to the memory meanwhile.
+        phase: what was done to the memory meanwhile: of a neighbour one of :data:`PHASES`.
     """
 
     seconds: float
     call: str
     phase: str
+
+    @property
+    def name(self) -> str:
+        """The call with its article."""
+        return f"{'An' if self.call[0] in 'aeiou' else 'A'} {self.call}"
 
     @property
     def during(self) -> str:
@@ -103,8 +108,28 @@ class Wait:
         return f"{self.call}, {self.during}"
 
 
+class Waiting:
+    """What calls waited beside it.
+
+    Attributes:
+        waits: of each call in each phase the longest over all repeats.
+    """
+
+    waits: Sequence[Wait]
+
+    @property
+    def longest_wait(self) -> Wait:
+        """The longest call of all, while memory was pinned or given back."""
+        return max(self.waits, key=lambda wait: wait.seconds)
+
+    def wait(self, phase: str | None = None, call: str | None = None) -> float | None:
+        """Seconds of the longest call, of all phases and calls or of one; ``None`` where it was not measured."""
+        chosen = (wait for wait in self.waits if phase in (None, wait.phase) and call in (None, wait.call))
+        return max((wait.seconds for wait in chosen), default=None)
+
+
 @dataclass(frozen=True)
-class StrategyCell:
+class StrategyCell(Waiting):
     """All repeats of one strategy.
 
     Attributes:
@@ -150,19 +175,9 @@ class StrategyCell:
         return self.bytes / self.total_seconds.median
 
     @property
-    def longest_wait(self) -> Wait:
-        """The longest driver call of any neighbour, while memory was pinned or given back."""
-        return max(self.waits, key=lambda wait: wait.seconds)
-
-    @property
     def longest_control(self) -> float | None:
         """How late at most a neighbour without driver calls woke, seconds; ``None`` where there was none."""
         return max(self.control_seconds.values(), default=None)
-
-    def wait(self, phase: str, call: str | None = None) -> float | None:
-        """Seconds of the longest call in one phase, of all calls or of one; ``None`` where it was not measured."""
-        seconds = [wait.seconds for wait in self.waits if wait.phase == phase and call in (None, wait.call)]
-        return max(seconds, default=None)
 
     def seconds_for(self, nbytes: int) -> float:
         """Seconds to pin this much at the same pace."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import Formatter
 from typing import Any, Literal, get_args
 
@@ -259,3 +260,8 @@ def say(
     parts = {part: fill(getattr(text, part), given) for part in ("title", "detail", "advice")}
     rule = key.partition("/")[0]
     return cost, finding(severity or text.severity, rule, *dict.fromkeys(evidence), code=code, **parts)
+
+
+def saying(texts: Texts) -> Callable[..., Costed]:
+    """:func:`say` of an experiment's own texts."""
+    return partial(say, texts)

@@ -294,17 +294,15 @@ def marks_of_seconds(
     caption: str,
     names: Sequence[str],
     series: Iterable[Marks],
-    axis: str,
     alt: str,
     ends: Iterable[tuple[str, str]],
 ) -> Chart:
-    """A row of marks for each name.
+    """A row of marks for each name: longest waits, on a logarithmic axis.
 
     Args:
         key, title, caption: of the chart.
         names: of the rows, the first on top.
         series: the marks.
-        axis: title of the x axis, which is logarithmic.
         alt: what is drawn, for those who do not see it.
         ends: what follows ``alt``: names with what they come to.
     """
@@ -320,7 +318,7 @@ def marks_of_seconds(
         tickmode="array",
         tickvals=_DECADES,
         ticktext=list(map(short_seconds, _DECADES)),
-        title_text=f"{axis} (log scale)",
+        title_text="Longest wait (log scale)",
     )
     return Chart(key, title, caption, figure.update_layout(hovermode="y unified"), alt_text(alt, ends))
 
@@ -372,7 +370,6 @@ def matrix(
     """
     columns, rows = list(map(str, gpus)), [f"GPU {gpu}" for gpu in gpus]
     figure = panels(list(panes), [_AROUND_SQUARES + _SQUARE_PIXELS * len(rows)] * len(panes))
-    words = list(figure.layout.annotations)
     for number, cells in enumerate(panes.values(), start=1):
         grid = [[cells.get((row, column)) for column in gpus] for row in gpus]
         figure.add_trace(
@@ -393,24 +390,21 @@ def matrix(
             row=number,
             col=1,
         )
-        axis = "" if number == 1 else number
-        words += [
-            go.layout.Annotation(
-                x=str(column),
-                y=f"GPU {row}",
-                text=cell.short if len(gpus) > MOST_WIDE else cell.text,
-                xref=f"x{axis}",
-                yref=f"y{axis}",
-                showarrow=False,
-                font={"size": 12, "color": ink(colour(cell.share))},
-            )
+        words = (
+            {
+                "x": str(column),
+                "y": f"GPU {row}",
+                "text": cell.short if len(gpus) > MOST_WIDE else cell.text,
+                "font": {"size": 12, "color": ink(colour(cell.share))},
+            }
             for (row, column), cell in cells.items()
-        ]
+        )
+        write(figure, number, words)
         category_rows(figure, number, rows)
     figure.update_yaxes(title_text=axes[1])
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=columns, showgrid=False)
     figure.update_xaxes(title_text=axes[0], row=len(panes), col=1)
-    figure.update_layout(hovermode="closest", annotations=words)  # each added alone would copy all before it
+    figure.update_layout(hovermode="closest")
     hovers = list(dict.fromkeys(square.hover for cells in panes.values() for square in cells.values()))
     ends = (hover.partition(": ")[::2] for hover in hovers[:MOST_SQUARES])
     return Chart(key, title, caption, figure, alt_text(alt, ends))

@@ -36,6 +36,8 @@ least granularity; a host memory pool, to which the GPU was granted access or no
 Cache = Literal["cold", "warm"]
 """Whether the processor's caches may hold the memory: it wrote it right before, or not since it left them."""
 Direction = Literal["h2d", "d2h", "bidirectional"]
+OneWay = Literal["h2d", "d2h"]
+ONE_WAYS: tuple[OneWay, ...] = ("h2d", "d2h")
 
 LAB_TITLES: Mapping[Origin, str] = {
     "cuda": "GPU (CUDA)",

@@ -13,12 +13,12 @@ from cupy.cuda import runtime
 
 from pinscope.errors import MeasurementFailed, NoDevice, NotEnoughMemory
 from pinscope.experiments.bandwidth.experiment import Bandwidth, BandwidthObservation, BandwidthParams
-from pinscope.experiments.bandwidth.ways import Flow, HostState, OneWay, time_copies
+from pinscope.experiments.bandwidth.ways import Flow, HostState, time_copies
 from pinscope.lab import cuda_handles
 from pinscope.lab.cuda import CudaLab
 from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Copier, LoadData
-from pinscope.records.run import HostMemory
+from pinscope.records.run import HostMemory, OneWay
 from tests.gpu.machine import MIB, PAGES_OFF, compiled, pinned_pages
 
 KINDS: tuple[HostMemory, ...] = ("pageable", "pinned", "write_combined", "mapped", "registered")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, joined, say, times
+from pinscope.analysis.texts import Costed, Text, joined, saying, times
 from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
 from pinscope.units import format_count, format_share
 
@@ -39,6 +39,7 @@ TEXTS = {
         "prefetched, it took {written.times:times} as long.]",
     ),
 }
+say = saying(TEXTS)
 
 
 def _used(pair: Pair) -> str:
@@ -57,7 +58,6 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
     ends = [worst, *(pair for course in courses for pair in (course.pairs[0], course.pairs[-1]))]
     evidence = [pair.figure(f"Time of zero-copy against an explicit copy, {_used(pair)}") for pair in ends]
     yield say(
-        TEXTS,
         "access-uses",
         *evidence,
         cost=worst.times,
@@ -81,7 +81,6 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     lasts = [cell for pair in (*won, *(course[-1] for course in known)) for cell in pair]
     names = [f"{PATTERNS[cell.pattern].capitalize()} of {format_share(1 / cell.spacing)}" for cell in lasts]
     yield say(
-        TEXTS,
         "access-sparse",
         *(
             measured(f"{name}, {WAYS[cell.way].title}", cell.wall_seconds, "seconds")
@@ -139,7 +138,6 @@ def _on_demand(accesses: Accesses) -> Iterator[Costed]:
     titles = [f"One streaming read, {WAYS[cell.way].title}" for cell in read_ways]
     evidence = [measured(title, cell.wall_seconds, "seconds") for title, cell in zip(titles, read_ways, strict=True)]
     yield say(
-        TEXTS,
         "managed-on-demand",
         *evidence,
         *([written.figure("One streaming write, managed, prefetched, against an explicit copy")] if written else []),

@@ -12,10 +12,9 @@ from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, Sizes, parameter, sizes
-from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import Backing, HostMemory, LabKind, Lasted, Observation, OneWay, Positive
 from pinscope.units import format_bytes
 
-OneWay = Literal["h2d", "d2h"]
 Part = WayName | Literal["copies"]
 LEAST = 3
 PACE = 4e9

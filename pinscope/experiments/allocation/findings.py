@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pinscope.analysis.cells import of_kind
 from pinscope.analysis.statistics import exceeds, measured, ratio
-from pinscope.analysis.texts import Costed, Text, joined, roughly, say
+from pinscope.analysis.texts import Costed, Text, joined, roughly, saying
 from pinscope.experiments.allocation.reading import BreakEven, Buffers, needed_faults, pool_words
 from pinscope.experiments.allocation.ways import BASE, WAYS
 from pinscope.records.run import quantity
@@ -90,6 +90,7 @@ TEXTS: Mapping[str, Text] = {
         "pinning_strategy.",
     ),
 }
+say = saying(TEXTS)
 
 
 def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
@@ -99,7 +100,6 @@ def _not_fresh(buffers: Buffers) -> Iterator[Costed]:
     worst = max(buffers.reused, key=lambda cell: cell.bytes)
     needed = needed_faults(worst.way, worst.bytes, buffers.run.environment.page_bytes)
     yield say(
-        TEXTS,
         "not-fresh",
         quantity("Page faults, the fewest of a row", worst.page_faults, "count"),
         quantity("Pages", needed, "count"),
@@ -118,7 +118,6 @@ def _kept(buffers: Buffers) -> Iterator[Costed]:
         return
     most = max(buffers.kept, key=lambda cell: cell.bytes)
     yield say(
-        TEXTS,
         "kept-by-driver",
         quantity("Page faults", most.page_faults, "count"),
         measured(f"Get and free, {format_bytes(most.bytes)}", most.both_seconds, "seconds"),
@@ -143,7 +142,6 @@ def _break_even(buffers: Buffers) -> Iterator[Costed]:
     if worst.copies and worst.copies > MANY_COPIES:
         rule = "pays-late"
     yield say(
-        TEXTS,
         rule,
         *(
             quantity(f"Pays after so many copies, {even.direction}", even.copies, "count", reason="copies gain nothing")
@@ -175,7 +173,6 @@ def _pool(buffers: Buffers) -> Iterator[Costed]:
     if pair := buffers.cheaper(of_kind(WAYS, "pool"), POOL_SAVES):
         slow, fast = (cell.both_seconds for cell in pair)
         yield say(
-            TEXTS,
             "pool-saves",
             measured("Fresh", slow, "seconds"),
             measured("Reused", fast, "seconds"),
@@ -194,7 +191,6 @@ def _cheaper(buffers: Buffers) -> Iterator[Costed]:
         slow, fast = (cell.both_seconds for cell in pair)
         usual, best = (buffers.ways[cell.way].title for cell in pair)
         yield say(
-            TEXTS,
             "faster-way/driver" if WAYS[pair[1].way].driver else "faster-way",
             measured(usual, slow, "seconds"),
             measured(best, fast, "seconds"),

@@ -277,19 +277,17 @@ def headline(buffers: Buffers) -> Iterator[Quantity]:
 def tables(buffers: Buffers) -> Iterator[Table]:
     """What each buffer takes, and when it has paid; those that have rows."""
     ways = buffers.ways
-    if buffers.cells:
-        yield every_combination(
-            [replace(cell, way=ways[cell.way].title) for cell in buffers.cells],
-            "Medians; of page faults the fewest. n/a: the way has no such step, or the kernel does not count it. A "
-            "pool had its buffers before: only reuse is timed.",
-            "Getting and giving back",
-        )
-    if buffers.evens:
-        yield every_combination(
-            [replace(even, way=ways[even.way].title, base=ways[even.base].title) for even in buffers.evens],
-            "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
-            "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
-            "copies: there is no extra cost. n/a: copies from pinned memory are not measurably "
-            "faster at this size, or the extra cost varies too much to tell.",
-            "After how many copies a pinned buffer has paid for itself",
-        )
+    yield every_combination(
+        [replace(cell, way=ways[cell.way].title) for cell in buffers.cells],
+        "Medians; of page faults the fewest. n/a: the way has no such step, or the kernel does not count it. A "
+        "pool had its buffers before: only reuse is timed.",
+        "Getting and giving back",
+    )
+    yield every_combination(
+        [replace(even, way=ways[even.way].title, base=ways[even.base].title) for even in buffers.evens],
+        "Extra cost: the time to get the buffer and give it back, less that of the pageable memory that it stands "
+        "in place of; for registered memory only registering and unregistering, as the memory is there anyway. 0 "
+        "copies: there is no extra cost. n/a: copies from pinned memory are not measurably "
+        "faster at this size, or the extra cost varies too much to tell.",
+        "After how many copies a pinned buffer has paid for itself",
+    )

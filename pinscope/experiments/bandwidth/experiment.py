@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.bandwidth.ways import (
-    ONE_WAYS,
     Flow,
     HostState,
     copies_in_a_row,
@@ -26,7 +25,7 @@ from pinscope.lab.harness import Harness
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Several, Sizes, parameter, sizes
-from pinscope.records.run import Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import ONE_WAYS, Backing, Cache, Direction, HostMemory, LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes
 
 MemoryChoice = Literal["pageable", "pinned", "write_combined", "mapped", "registered"]

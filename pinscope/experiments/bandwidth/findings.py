@@ -11,7 +11,7 @@ from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_eviden
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
 from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
-from pinscope.analysis.texts import Costed, Text, joined, part_words, say, times
+from pinscope.analysis.texts import Costed, Text, joined, part_words, saying, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.run import ExperimentRun, Finding, Quantity, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
@@ -66,6 +66,7 @@ TEXTS["pageable-slower/model"] = replace(
     TEXTS["pageable-slower"],
     advice="This is the mechanism, on this machine's memory. Measure on a GPU host before you decide.",
 )
+say = saying(TEXTS)
 
 
 def slower_than_same_model(
@@ -85,7 +86,6 @@ def slower_than_same_model(
         return None
     link = run.gpu.link if run.gpu else None
     _, finding = say(
-        TEXTS,
         "below-its-like",
         own[way].rate(f"Pinned {way}"),
         best[way].rate(f"Pinned {way}, {name}"),
@@ -136,7 +136,6 @@ def _pageable(copies: Copies) -> Iterator[Costed]:
     rates = {way: [format_bandwidth(cell.bytes_per_second) for cell in both] for way, both in sides.items()}
     longer = {way: times(gains[way].ratio, *(cell.one_more_seconds for cell in both)) for way, both in sides.items()}
     yield say(
-        TEXTS,
         "pageable-slower" if cuda else "pageable-slower/model",
         *(figure for way, gain in gains.items() for figure in _gain_evidence(way, gain)),
         cost=worst,
@@ -177,7 +176,6 @@ def _states(copies: Copies) -> Iterator[Costed]:
         sizes = {way: format_bytes(group[0].bytes) for way, group in widest.items()}
         factors = [words for name, words in _FACTORS.items() if any(_decides(name, group) for group in widest.values())]
         yield say(
-            TEXTS,
             "pageable-state",
             *(cell.rate(f"{cell.state}, {way}, {sizes[way]}") for way in widest for cell in widest[way]),
             cost=max(map(_range, widest.values())),
@@ -204,7 +202,7 @@ def _falls(copies: Copies) -> Iterator[Costed]:
     if falls:
         best, last = max(falls, key=lambda pair: RATE(pair[0]) / RATE(pair[1]))
         evidence = (cell.rate(f"Pinned, {cell.direction}, {format_bytes(cell.bytes)}") for cell in (best, last))
-        yield say(TEXTS, "falls-with-size", *evidence, best=best, last=last)
+        yield say("falls-with-size", *evidence, best=best, last=last)
 
 
 def _off(*cells: Cell) -> float:
@@ -261,7 +259,6 @@ def _link(copies: Copies) -> Iterator[Costed]:
     if slow:
         pcie = f"PCIe generation {link.generation_max} with {link.width_max} lanes"
         yield say(
-            TEXTS,
             "link-slow",
             *(copies.best_pinned[way].rate(f"Best pinned rate, {way}") for way in slow),
             quantity("Link limit", limit, "bytes/second"),

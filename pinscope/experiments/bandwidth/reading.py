@@ -144,11 +144,6 @@ class Gain:
         return self.pinned.bytes_per_second / self.pageable.bytes_per_second
 
     @property
-    def uncertainty(self) -> float:
-        """How far the ratio may be off, relative to it."""
-        return together(*self.seconds)
-
-    @property
     def seconds(self) -> tuple[Summary, Summary]:
         """What the ratio is made of: the pageable time over the pinned one."""
         return self.pageable.one_more_seconds, self.pinned.one_more_seconds
@@ -305,7 +300,7 @@ def _compared(way: str, gain: Gain, alike: bool) -> str:
         less = told_apart and gain.ratio * PAYS < 1
         makes = f"makes {what} slower" if less else f"makes no difference to {what} that ± could tell"
         return f"Pinning {makes}: {fast.removesuffix(' GB/s')} against {slow} at {size}"
-    times = f"{about(gain.uncertainty)}{gain.ratio:.1f} times " if are_known(*gain.seconds) else ""
+    times = f"{about(together(*gain.seconds))}{gain.ratio:.1f} times " if are_known(*gain.seconds) else ""
     slower = f"unpinned, {size} {f'{way} ' if alike else ''}is {times}slower"
     if gain.start >= gain.bytes:
         return f"Pin host buffers of {size}{'' if alike else f' copied {way}'}: {slower}"
@@ -363,10 +358,9 @@ def _faster(way: str, words: str, gain: Gain) -> Quantity:
 
 def tables(copies: Copies) -> Iterator[Table]:
     """Every combination."""
-    if copies.cells:
-        yield every_combination(
-            copies.cells,
-            "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and ± "
-            "are its own. Rates of bidirectional copies are the sum of both "
-            "directions while both copy; pageable ones go in turn, and count until the last has ended.",
-        )
+    yield every_combination(
+        copies.cells,
+        "Medians. One copy starts from an idle stream; one more copy is each of so many in a row, and rate and ± "
+        "are its own. Rates of bidirectional copies are the sum of both "
+        "directions while both copy; pageable ones go in turn, and count until the last has ended.",
+    )

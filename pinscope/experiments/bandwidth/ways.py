@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Copier, DeviceBuffer, HostBuffer, Lab, Stream
 from pinscope.probes.host_memory import last_level_cache_bytes
-from pinscope.records.run import Backing, Cache, HostMemory
+from pinscope.records.run import Backing, Cache, HostMemory, OneWay
 
 WAYS: dict[str, Way] = {
     "pinned": way("pinned", style=LineStyle("pinned", "circle")),
@@ -32,8 +32,6 @@ WAYS: dict[str, Way] = {
     "registered": way("registered", style=LineStyle("registered", "triangle-down")),
 }
 """Kinds of host memory, in the order in which charts name them."""
-OneWay = Literal["h2d", "d2h"]
-ONE_WAYS: tuple[OneWay, ...] = ("h2d", "d2h")
 Call = Callable[[], None]
 Times = TypeVar("Times", float, NDArray[np.float64])
 MOST_COPIES = 64

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.rules import ROUNDING_ADVICE, ROUNDING_RATIO, rounded_up
-from pinscope.analysis.texts import Costed, Text, joined, say
+from pinscope.analysis.texts import Costed, Text, joined, saying
 from pinscope.experiments.dataloader.reading import MOST_RUNS, UNTOLD, Cell, Effect, Loops, PoolUse
-from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind, Setting
+from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, BatchKind
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_share
 
@@ -75,6 +75,7 @@ TEXTS: Mapping[str, Text] = {
         "uses.",
     ),
 }
+say = saying(TEXTS)
 SAME_BYTES = 4 * 2**20
 """The host's count of pinned pages is batched for each processor: amounts that differ by less are the same."""
 _CHEAPER = "make items cheaper, or prepare the data once"
@@ -96,7 +97,6 @@ def _never_steady(loops: Loops) -> Iterator[Costed]:
         return
     steps = max(len(visit.steps) + 1 for cell in restless for visit in cell.visits)
     yield say(
-        TEXTS,
         "never-steady",
         quantity("Steps in a round, at most", steps, "count"),
         count=len(restless),
@@ -118,7 +118,6 @@ def _bound(loops: Loops) -> Iterator[Costed]:
         return  # of loops that are as fast, each may wait for something else
     cost = 1 / max(computes, 1e-3) if computes is not None else 1.0
     yield say(
-        TEXTS,
         "bound",
         quantity(f"Busiest part: {bound.title}, of a step", bound.share, "share"),
         *([quantity("GPU computes, of a step", computes, "share")] if computes is not None else []),
@@ -148,29 +147,22 @@ def _advice(part: str, fastest: Cell, loops: Loops) -> str:
 def _effects(loops: Loops) -> Iterator[Costed]:
     """Each setting that makes a loop faster or slower, and one finding on all that make no measured difference."""
     alike: dict[str, list[Effect]] = {}
-    gains = {effect.workers for effect in loops.effects(WAYS[BOTH]) if effect.verdict == "faster"}
     for rule, setting in WAYS.items():
         effects = loops.effects(setting)
         by_verdict = grouped(effects, lambda effect: effect.verdict)
         for name in ("faster", "slower"):
             if some := by_verdict.get(name):
-                yield _effect(rule, setting, name, some, effects, gains, loops)
+                yield _effect(rule, name, some, loops)
         if effects and by_verdict.keys() <= set(UNTOLD):
             alike[setting.title] = effects
     if alike:
         yield _no_difference(alike, loops)
 
 
-def _effect(
-    rule: str,
-    setting: Setting,
-    name: str,
-    some: Sequence[Effect],
-    effects: Sequence[Effect],
-    gains: set[int],
-    loops: Loops,
-) -> Costed:
-    """Of ``effects`` those with this verdict in the title, the others in the detail."""
+def _effect(rule: str, name: str, some: Sequence[Effect], loops: Loops) -> Costed:
+    """Of a setting's effects ``some``, those with the verdict ``name``, in the title, the others in the detail."""
+    setting, effects = WAYS[rule], loops.effects(WAYS[rule])
+    gains = {effect.workers for effect in loops.effects(WAYS[BOTH]) if effect.verdict == "faster"}
     most = max(some, key=lambda effect: abs(math.log(effect.value)))
     others = [effect for effect in effects if effect not in some]
     slower = [effect for effect in effects if effect.verdict == "slower"]
@@ -180,8 +172,7 @@ def _effect(
     rule = f"{rule}-slower" if name == "slower" else rule
     times = [f"{effect.value:.2f} times as fast with {effect.workers_words}" for effect in some]
     rest = [f"{effect.workers_words} {effect.times}, {effect.verdict}" for effect in others]
-    return say(
-        {rule: TEXTS[f"setting/{name}"]},
+    return saying({rule: TEXTS[f"setting/{name}"]})(
         rule,
         *_evidence([*some, *others]),
         cost=cost,
@@ -208,7 +199,6 @@ def _by_batch(loops: Loops) -> Iterator[Costed]:
             single = usual.get(other.workers)
             if single and other.is_apart(single):
                 yield say(
-                    TEXTS,
                     "gain-by-batch",
                     *_evidence([single], f"{BATCHES[loops.kinds[0]].title}, "),
                     *_evidence([other], f"{BATCHES[kind].title}, "),
@@ -231,7 +221,6 @@ def _no_difference(alike: Mapping[str, Sequence[Effect]], loops: Loops) -> Coste
     ends = [effect.ends for effects in known.values() for effect in effects]
     rounds = min(effect.ratio.count for effects in alike.values() for effect in effects)
     return say(
-        TEXTS,
         "no-difference-measured" if known else "no-difference-measured/varies",
         *(each for name, effects in known.items() for each in _evidence(effects, f"{name}, ")),
         *([] if known else [quantity("Rounds", rounds, "count")]),
@@ -271,7 +260,6 @@ def _rounding(loops: Loops) -> Iterator[Costed]:
     if waste < ROUNDING_RATIO:
         return
     yield say(
-        TEXTS,
         "pinned-rounding",
         quantity("Asked for, a batch", asked, "bytes"),
         *([quantity(f"Pinned in all, {most.words}", most.pinned_bytes, "bytes")] if most else []),

@@ -517,21 +517,19 @@ def headline(loops: Loops) -> Iterator[Quantity]:
 
 def tables(loops: Loops) -> Iterator[Table]:
     """All combinations, and PyTorch's pool."""
-    if loops.cells:
-        yield every_combination(
-            loops.cells,
-            "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
-            "second: the median of the rounds, of the mean of each; two combinations are compared round by round, as "
-            "what changes on the machine from round to round touches both. Busy: share of a step, of the workers "
-            "together, the pinning thread, the GPU's copies and kernels, or the program. GPU computes: share of a step "
-            "from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's own "
-            "buffers for pageable copies.",
-        )
-    if loops.uses:
-        yield every_combination(
-            loops.uses,
-            "Each setting in a process of its own. Pinned, kept and left: what the host's count of pinned pages grew "
-            "by. By PyTorch: torch.cuda.host_memory_stats. First and again: to take a tensor, and another once it was "
-            "freed.",
-            "PyTorch's pool of pinned memory",
-        )
+    yield every_combination(
+        loops.cells,
+        "Means over the steps after the start; the start: steps that were cut off, at most, in a round. Steps a "
+        "second: the median of the rounds, of the mean of each; two combinations are compared round by round, as "
+        "what changes on the machine from round to round touches both. Busy: share of a step, of the workers "
+        "together, the pinning thread, the GPU's copies and kernels, or the program. GPU computes: share of a step "
+        "from its first kernel to its last. Pinned: by how much the host's count grew, with the driver's own "
+        "buffers for pageable copies.",
+    )
+    yield every_combination(
+        loops.uses,
+        "Each setting in a process of its own. Pinned, kept and left: what the host's count of pinned pages grew "
+        "by. By PyTorch: torch.cuda.host_memory_stats. First and again: to take a tensor, and another once it was "
+        "freed.",
+        "PyTorch's pool of pinned memory",
+    )

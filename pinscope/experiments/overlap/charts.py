@@ -14,7 +14,7 @@ from pinscope.charts.marks import Chart, alt_text, category_rows, put
 from pinscope.charts.plot import Bar, Scale, TimePart
 from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
 from pinscope.experiments.overlap.reading import SLOWER_COPIES, Cell, Passes, Span, of_one_balance, spans
-from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING, Recipe
+from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING
 from pinscope.records.run import ExperimentRun, LabKind
 from pinscope.units import format_bandwidth, format_seconds, format_share
 
@@ -49,13 +49,10 @@ def _unsafe(cell: Cell) -> str:
     return f"{cell.corrupted_chunks:,} of {cell.checked_chunks:,} corrupted" if cell.corrupted_chunks else ""
 
 
-def _name(recipe: Recipe) -> str:
-    return recipe.label.replace("full recipe", "all four parts")
-
-
 def _bar(cell: Cell, value: float, end: str, *hover: str) -> Bar:
     text = ", ".join(filter(None, (*hover, format_bandwidth(cell.bytes_per_second), _unsafe(cell))))
-    return Bar(_name(cell.recipe), value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, text)
+    name = cell.recipe.label.replace("full recipe", "all four parts")
+    return Bar(name, value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, text)
 
 
 def _passes(cells: Sequence[Cell]) -> Chart:

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pinscope.analysis.statistics import summarize
 from pinscope.experiments.contract import AnyExperiment, Case, Params, Progress
-from pinscope.experiments.overlap.ways import BALANCES, FULL_DEPTH, Balance, OneWay, Pipeline, Recipe
+from pinscope.experiments.overlap.ways import BALANCES, FULL_DEPTH, Balance, Pipeline, Recipe
 from pinscope.lab.harness import Harness, Precision
 from pinscope.lab.protocol import Lab, Load
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, OneWay, Positive
 from pinscope.units import parse_bytes
 
 Combination = tuple[OneWay, Balance, Recipe]

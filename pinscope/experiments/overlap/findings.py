@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import compared, is_distinct, measured
-from pinscope.analysis.texts import ROUGH, Costed, Text, joined, part_words, say, times
+from pinscope.analysis.texts import ROUGH, Costed, Text, joined, part_words, saying, times
 from pinscope.experiments.overlap.reading import GOOD_OVERLAP, SLOWER_COPIES, Cell, Lack, Passes, corrupted_shares
 from pinscope.experiments.overlap.ways import EVERYTHING, WAYS
 from pinscope.records.run import Quantity, costing, quantity
@@ -42,6 +42,7 @@ TEXTS = {
         WAYS["events"].help,
     ),
 }
+say = saying(TEXTS)
 IN_THE_WAY = {
     "cuda": "Something beside the recipe is in the way: another program on the GPU or the bus, or host memory that is "
     "too slow for both.",
@@ -62,7 +63,6 @@ def _without_events(passes: Passes) -> Iterator[Costed]:
         for case, known in shares.items()
     }
     yield say(
-        TEXTS,
         "unsafe-without-events",
         *(quantity(f"Wrong chunks, {case}, {balance}", share, "share") for case, balance, share in parts),
         quantity("Checked chunks", checked, "count"),
@@ -78,15 +78,14 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
         hidden = joined([f"{part_words(cell.overlap)}{_precision(cell)} ({cell.case})" for cell in full])
         cost = 1.0 if works else max(cell.seconds / cell.least_seconds for cell in full)
         yield say(
-            TEXTS,
             "recipe-overlaps" if works else "recipe-does-not-overlap",
             *(
                 figure
-                for cell in full
+                for cell, words in ((cell, cell.case_words) for cell in full)
                 for figure in (
-                    _overlap(cell),
-                    quantity(f"Possible with this many chunks, {cell.case_words}", cell.ideal_share, "share"),
-                    quantity(f"Compute idle between kernels, {cell.case_words}", cell.stall_seconds.median, "seconds"),
+                    quantity(f"Overlap, {words}", cell.possible_overlap_share, "share", spread=cell.overlap_spread),
+                    quantity(f"Possible with this many chunks, {words}", cell.ideal_share, "share"),
+                    quantity(f"Compute idle between kernels, {words}", cell.stall_seconds.median, "seconds"),
                 )
             ),
             cost=cost,
@@ -94,11 +93,6 @@ def _recipe(passes: Passes) -> Iterator[Costed]:
             hidden=hidden.replace(") (", "; ") if works else f"only {hidden}".replace("only none", "nothing"),
             reason=IN_THE_WAY[passes.run.lab],
         )
-
-
-def _overlap(cell: Cell) -> Quantity:
-    name = f"Overlap, {cell.case_words}"
-    return quantity(name, cell.possible_overlap_share, "share", spread=cell.overlap_spread)
 
 
 def _precision(cell: Cell) -> str:
@@ -116,7 +110,6 @@ def _ingredients(passes: Passes) -> Iterator[Costed]:
             for lack in lacks
         ]
         yield say(
-            TEXTS,
             "ingredient-missing",
             *(figure for lack in lacks for figure in _lack_evidence(lack)),
             cost=cost,

@@ -342,5 +342,4 @@ def tables(passes: Passes) -> Iterator[Table]:
         "is not ordered may hide more, with wrong data. Corrupted and checked count chunks over all repeats. On "
         "one stream events change nothing."
     )
-    if passes.cells:
-        yield every_combination(passes.cells, note)
+    yield every_combination(passes.cells, note)

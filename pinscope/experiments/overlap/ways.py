@@ -12,9 +12,8 @@ from pinscope.analysis.cells import Way, way
 from pinscope.lab.harness import Clock
 from pinscope.lab.pattern import Pattern
 from pinscope.lab.protocol import Counters, Event, HostBuffer, Lab, Load, LoadData, Stream
-from pinscope.records.run import HostMemory
+from pinscope.records.run import HostMemory, OneWay
 
-OneWay = Literal["h2d", "d2h"]
 Balance = Literal["copy_bound", "balanced", "compute_bound"]
 BALANCES: Mapping[Balance, tuple[float, str]] = {
     "balanced": (1.0, "a kernel takes as long as a pinned copy"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pinscope.analysis.cells import clearly_more, of_kind
 from pinscope.analysis.models import GPU_PAGE_SIZES, GRANULE_BYTES, page_table_bytes
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, part_words, say
+from pinscope.analysis.texts import Costed, Text, part_words, saying
 from pinscope.experiments.page_tables.reading import ALL_RETURNED, PageTableCosts
 from pinscope.experiments.page_tables.ways import BACKINGS
 from pinscope.records.run import quantity
@@ -79,6 +79,7 @@ TEXTS: Mapping[str, Text] = {
         advice="Grant access only to the GPUs that copy from the pool, or whose kernels read it.",
     ),
 }
+say = saying(TEXTS)
 
 
 def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
@@ -87,7 +88,7 @@ def _not_returned(costs: PageTableCosts) -> Iterator[Costed]:
     if kept:
         worst = min(kept, key=back.__getitem__)
         returned = quantity("Returned", back[worst], "share")
-        yield say(TEXTS, "page-tables-kept", returned, worst=worst, tables=costs.tables_lie_in)
+        yield say("page-tables-kept", returned, worst=worst, tables=costs.tables_lie_in)
 
 
 def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
@@ -95,7 +96,7 @@ def _not_straight(costs: PageTableCosts) -> Iterator[Costed]:
     if bent:
         worst = max(bent, key=lambda cost: cost.off_the_line_bytes)
         off = quantity("Farthest from a line", worst.off_the_line_bytes, "bytes")
-        yield say(TEXTS, "growth-not-straight", off, worst=worst, tables=costs.tables_lie_in)
+        yield say("growth-not-straight", off, worst=worst, tables=costs.tables_lie_in)
 
 
 def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
@@ -109,7 +110,6 @@ def _where_time_goes(costs: PageTableCosts) -> Iterator[Costed]:
     others = sorted((timed[other].median for other in huge if clearly_more(took, timed[other])), reverse=True)
     ratios = [took.median / seconds for seconds in others] or [1.0]
     yield say(
-        TEXTS,
         "time-of-pinning",
         *(measured(f"{name} a GiB", part, "seconds") for name, part in parts.items() if part),
         *(
@@ -133,7 +133,6 @@ def _price(costs: PageTableCosts) -> Iterator[Costed]:
     if price is not None and costs.run.lab == "cuda":
         least, most = best.least_bytes_per_gib, best.most_bytes_per_gib
         yield say(
-            TEXTS,
             "page-table-price",
             quantity("Page table per pinned GiB, at least", least, "bytes"),
             quantity("Page table per pinned GiB, at most", most, "bytes"),
@@ -155,7 +154,7 @@ def _other_devices(costs: PageTableCosts) -> Iterator[Costed]:
     if paying:
         evidence = (quantity(f"GPU {device}, per pinned GiB", paying[device], "bytes") for device in sorted(paying))
         gpus = len({cost.device for cost in others}) + 1
-        yield say(TEXTS, "every-gpu-pays", *evidence, paying=len(paying) + 1, gpus=gpus)
+        yield say("every-gpu-pays", *evidence, paying=len(paying) + 1, gpus=gpus)
 
 
 def _kinds(costs: PageTableCosts) -> Iterator[Costed]:
@@ -168,7 +167,6 @@ def _kinds(costs: PageTableCosts) -> Iterator[Costed]:
     if not smaller and costs.run.lab == "host":
         return
     yield say(
-        TEXTS,
         "kind-shrinks-tables" if smaller else "all-kinds-same-tables",
         *(cost.price("Per GiB") for cost in smaller or [cost for cost, _ in reached]),
         usual=usual,
@@ -190,7 +188,7 @@ def _without_access(costs: PageTableCosts) -> Iterator[Costed]:
     if free:
         pools = (("Without access", free), ("With access", granted))
         figures = (quantity(name, cost.table_bytes, "bytes") for name, cost in pools if cost)
-        yield say(TEXTS, "no-access-no-table", *figures, free=free, granted=granted)
+        yield say("no-access-no-table", *figures, free=free, granted=granted)
 
 
 RULES = (_not_returned, _not_straight, _where_time_goes, _price, _other_devices, _kinds, _without_access)

@@ -8,14 +8,7 @@ from functools import cached_property
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination, listed
-from pinscope.analysis.models import (
-    ENTRY_BYTES,
-    GPU_PAGE_SIZES,
-    GRANULE_BYTES,
-    UPPER_LEVELS,
-    implied_page_bytes,
-    page_table_bytes,
-)
+from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES, UPPER_LEVELS, page_table_bytes
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
 from pinscope.analysis.texts import part_words
@@ -103,7 +96,7 @@ class Cell:
     @property
     def page_bytes(self) -> Annotated[float | None, Value("implied page", "bytes", "more")]:
         """The page size that the slope implies: one that a GPU knows, if that fits."""
-        return self.known_page_bytes or (implied_page_bytes(self.per_byte) if self.per_byte else None)
+        return self.known_page_bytes or (ENTRY_BYTES / self.per_byte if self.per_byte else None)
 
     @property
     def straight(self) -> bool:

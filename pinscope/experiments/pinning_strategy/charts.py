@@ -65,7 +65,6 @@ def _waits(cells: Sequence[StrategyCell]) -> Chart:
         "on.",
         names,
         series,
-        "Longest wait",
         "Longest wait of other processes while memory was pinned",
         [(cell.title, format_seconds(cell.wait(pinning))) for cell in cells],
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.pinning_strategy import NOT_PINNED, Recipe, StrategyCell, cause, is_near, not_pinned
 from pinscope.analysis.statistics import measured
-from pinscope.analysis.texts import Costed, Text, Texts, say
+from pinscope.analysis.texts import Costed, Text, Texts, saying
 from pinscope.experiments.pinning_strategy.reading import Pinnings, longest_wait
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_bytes, format_precision
@@ -54,10 +54,7 @@ TEXTS: Texts = {
         'chunk="auto" find the longest that keeps waits short.',
     ),
 }
-
-
-def _not_pinned(pinnings: Pinnings) -> Iterator[Costed]:
-    return not_pinned([cell.title for cell in pinnings.strategies if cell.pinned is False])
+say = saying(TEXTS)
 
 
 def _faster(pinnings: Pinnings) -> Iterator[Costed]:
@@ -73,7 +70,6 @@ def _faster(pinnings: Pinnings) -> Iterator[Costed]:
         reason=f"{format_bytes(best.bytes)} say nothing of so much more or less",
     )
     yield say(
-        TEXTS,
         "faster-strategy",
         measured("One cudaHostAlloc", usual.total_seconds, "seconds"),
         measured(best.title, best.total_seconds, "seconds"),
@@ -115,7 +111,6 @@ def _long_wait(pinnings: Pinnings) -> Iterator[Costed]:
     cell, longest = _worst(pinnings)
     if not pinnings.chunks and cell.longest_wait.seconds >= LONG_WAIT and cell in (pinnings.usual, pinnings.best):
         yield say(
-            TEXTS,
             "neighbours-wait",
             *_evidence(pinnings, cell, longest),
             cell=cell,
@@ -145,7 +140,6 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     refused = any(other.crossing_copies is False for other in pinnings.strategies)
     idle = pinnings.idle and pinnings.idle.longest_wait.seconds
     yield say(
-        TEXTS,
         "gentler-in-chunks",
         measured(name, chunks.total_seconds, "seconds"),
         *_evidence(pinnings, cell, array, chunks),
@@ -167,4 +161,4 @@ def _gentler_in_chunks(pinnings: Pinnings) -> Iterator[Costed]:
     )
 
 
-RULES = (_not_pinned, _faster, _long_wait, _gentler_in_chunks)
+RULES = (not_pinned, _faster, _long_wait, _gentler_in_chunks)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinscope.analysis.cells import near
 from pinscope.analysis.statistics import are_known, exceeds, measured, ratio, together
-from pinscope.analysis.texts import ROUGH, Costed, Text, Texts, part_words, say, times
+from pinscope.analysis.texts import ROUGH, Costed, Text, Texts, part_words, saying, times
 from pinscope.experiments.pressure.reading import MARKS, Climb, OnHost, Pressures, share_of_memory, slowdown
 from pinscope.experiments.pressure.ways import WAYS
 from pinscope.records.run import Finding, Quantity, quantity
@@ -78,6 +78,7 @@ TEXTS: Texts = {
         "warning",
     ),
 }
+say = saying(TEXTS)
 
 
 def verdict(measured: Pressures, concluded: Sequence[Finding]) -> str | None:
@@ -115,7 +116,7 @@ def _on_host(measured: Pressures) -> Iterator[Costed]:
     if run.cliff:
         longest = slowdown(run, "Page fault, slowest step against before", nothing="not measured")
         how = MARKS[run.cliff.kind]
-        yield say(TEXTS, "others-suffer", *_marks(run), longest, cliff=run.cliff, how=how, ends=_ends(run))
+        yield say("others-suffer", *_marks(run), longest, cliff=run.cliff, how=how, ends=_ends(run))
     if lost := run.known_price:
         available = last.at_end("available_bytes")
         evidence = (
@@ -125,7 +126,7 @@ def _on_host(measured: Pressures) -> Iterator[Costed]:
         )
         little = returned if returned is not None and returned < RETURNED else None
         values = {"lost": lost * GIB, "last": last, "available": available, "returned": little}
-        yield say(TEXTS, "gone-for-everybody", *evidence, **values)
+        yield say("gone-for-everybody", *evidence, **values)
 
 
 def _cliff(climb: Climb) -> Iterator[Costed]:
@@ -145,7 +146,7 @@ def _cliff(climb: Climb) -> Iterator[Costed]:
     unexplained = None if climb.needed_bytes else f"from {cliff.place(climb.limit)} of its limit pinned on"
     slowed = times(ratio(*climb.slowed), *climb.slowed) if climb.slowed else None
     values: dict[str, Any] = {"how": MARKS[cliff.kind], "unexplained": unexplained, "ends": _ends(climb)}
-    yield say(TEXTS, "cliff", *evidence, climb=climb, slowed=slowed, **values)
+    yield say("cliff", *evidence, climb=climb, slowed=slowed, **values)
 
 
 def _ended(climb: Climb) -> Iterator[Costed]:
@@ -166,7 +167,7 @@ def _ended(climb: Climb) -> Iterator[Costed]:
     holder = ended.at_end("victim") == "holder"
     whom = "the process that pins" if holder else "the process marked to be killed first"
     key, share = "killed" if mark else "refused", ended.bytes / climb.limit
-    yield say(TEXTS, key, *evidence, climb=climb, ended=ended, share=share, whom=whom)
+    yield say(key, *evidence, climb=climb, ended=ended, share=share, whom=whom)
 
 
 def _outside(climb: Climb) -> Iterator[Costed]:
@@ -178,7 +179,7 @@ def _outside(climb: Climb) -> Iterator[Costed]:
             measured("Round outside below the cliff", below, "seconds"),
             measured("Round outside from the cliff on", beyond, "seconds"),
         )
-        yield say(TEXTS, "outside-slower", *evidence, climb=climb, below=below, beyond=beyond)
+        yield say("outside-slower", *evidence, climb=climb, below=below, beyond=beyond)
 
 
 def _not_charged(measured: Pressures) -> Iterator[Costed]:
@@ -190,7 +191,7 @@ def _not_charged(measured: Pressures) -> Iterator[Costed]:
         words = [f"{title}: {format_bytes(got)} of {format_bytes(asked)}" for title, (asked, got) in amounts.items()]
         evidence = [quantity(f"Charged of what was pinned: {title}", share, "share") for title, share in shares.items()]
         most = part_words(max(shares[title] for title in free))
-        yield say(TEXTS, "not-charged", *evidence, free=free, charged=most, words="; ".join(words))
+        yield say("not-charged", *evidence, free=free, charged=most, words="; ".join(words))
 
 
 def _faults(run: OnHost, most: str) -> str:

@@ -10,7 +10,7 @@ from operator import methodcaller
 from statistics import linear_regression
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pinscope.analysis.cells import Label, Value
+from pinscope.analysis.cells import Label, Value, listed
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, ratio, summarize
 from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
@@ -475,7 +475,7 @@ def tables(measured: Pressures) -> Iterator[Table]:
     if measured.groups:
         yield from _group_tables(measured.groups)
     elif measured.host:
-        yield _every_step(ON_HOST, {"": measured.host}, _HOST_NOTE)
+        yield listed("Every step", measured.host.all, ON_HOST, _HOST_NOTE)
 
 
 def slowdown(course: Course, name: str, key: str | None = None, nothing: str = "no round was timed") -> Quantity:
@@ -514,7 +514,7 @@ def _group_tables(groups: Sequence[Climb]) -> Iterator[Table]:
     ]
     note = "The first line of a group is its cliff. Each lies between the step before and the one named."
     yield table("Where others suffer", {**columns, "share of the limit": "share"}, marks, note)
-    yield _every_step(IN_GROUP, {climb.swap: climb for climb in groups}, _GROUP_NOTE)
+    yield listed("Every step", [stage for climb in groups for stage in climb.all], IN_GROUP, _GROUP_NOTE)
 
 
 def _group_headline(climb: Climb) -> Iterator[Quantity]:
@@ -559,6 +559,7 @@ ON_HOST: Columns = {
     "rounds": ("count", lambda stage: len(stage.rounds)),
 }
 IN_GROUP: Columns = {
+    "swap": ("text", lambda stage: stage.swap),
     "phase": ("text", lambda stage: stage.phase),
     "pinned": ("bytes", lambda stage: stage.bytes),
     "share of the limit": ("share", lambda stage: stage.bytes / stage.rows[0]["limit_bytes"]),
@@ -586,14 +587,3 @@ _GROUP_NOTE = (
     "memory, in its worst round. Used, page cache, swapped out, refaults and kills: the group's own account at the "
     "end of the step. n/a: not reported here, or not measured."
 )
-
-
-def _every_step(columns: Columns, runs: Mapping[str, Course], note: str) -> Table:
-    """A line a stage; of groups each behind its ``swap``."""
-    first = {} if "" in runs else {"swap": "text"}
-    lines = [
-        [*([swap] if swap else ()), *(value(stage) for _, value in columns.values())]
-        for swap, run in runs.items()
-        for stage in run.all
-    ]
-    return table("Every step", first | {title: unit for title, (unit, _) in columns.items()}, lines, note)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinscope.analysis.models import GRANULE_BYTES
 from pinscope.analysis.statistics import exceeds, measured
-from pinscope.analysis.texts import Costed, Text, joined, say
+from pinscope.analysis.texts import Costed, Text, joined, saying
 from pinscope.experiments.registration.reading import RATE, SOURCES, Registrations, all_of, pages_words
 from pinscope.records.run import quantity
 from pinscope.units import format_bytes, format_count
@@ -62,6 +62,7 @@ TEXTS: Mapping[str, Text] = {
         severity="warning",
     ),
 }
+say = saying(TEXTS)
 
 
 def _pays(shared: Registrations) -> Iterator[Costed]:
@@ -78,7 +79,6 @@ def _pays(shared: Registrations) -> Iterator[Costed]:
     alike = (trial.processes for trial in shared.trials if (trial.strategy, trial.table_bytes) == ("one_owner", owned))
     values: dict[str, Any] = {"first": first, "owned": owned, "beside": beside, "more": apart.table_bytes / first}
     yield say(
-        TEXTS,
         "every-process-pays",
         quantity("Page tables of the first process", first, "bytes"),
         quantity(f"Page tables of {all_of(apart.processes)}", apart.table_bytes, "bytes"),
@@ -104,13 +104,13 @@ def _contexts(shared: Registrations) -> Iterator[Costed]:
             quantity("Contexts of all", apart.context_bytes, "bytes"),
             quantity("Page tables of all", apart.table_bytes, "bytes"),
         )
-        yield say(TEXTS, "contexts-beside-tables", *evidence, even=round(apart.bytes * context / table), **sizes)
+        yield say("contexts-beside-tables", *evidence, even=round(apart.bytes * context / table), **sizes)
 
 
 def _counted_again(shared: Registrations) -> Iterator[Costed]:
     apart, _ = shared.both
     if apart and apart.processes > 1 and (apart.host_pinned_bytes or 0) >= AGAIN * apart.bytes:
-        yield say(TEXTS, "host-counts-again", quantity("Host pins", apart.host_pinned_bytes, "bytes"), apart=apart)
+        yield say("host-counts-again", quantity("Host pins", apart.host_pinned_bytes, "bytes"), apart=apart)
 
 
 def _tables(shared: Registrations) -> Iterator[Costed]:
@@ -121,7 +121,7 @@ def _tables(shared: Registrations) -> Iterator[Costed]:
         own = sorted({table.table_bytes or 0 for table in known if table.contexts == "own_gpu"})
         evidence = (quantity(table.title, table.table_bytes, "bytes") for table in known)
         say_own = joined(list(map(format_bytes, own))) or None
-        yield say(TEXTS, "page-tables-everywhere", *evidence, registering=words, own=say_own)
+        yield say("page-tables-everywhere", *evidence, registering=words, own=say_own)
 
 
 def _through(shared: Registrations) -> Iterator[Costed]:
@@ -136,14 +136,14 @@ def _through(shared: Registrations) -> Iterator[Costed]:
             for source, rate in opened.rates.items()
         )
         values: dict[str, Any] = {"host": host.median, "count": len(rates["host"]), "better": better and better.median}
-        yield say(TEXTS, "through-opened", *evidence, **values)
+        yield say("through-opened", *evidence, **values)
 
 
 def _left(shared: Registrations) -> Iterator[Costed]:
     """GPU memory that stayed used when all processes had ended."""
     worst = max(shared.trials, key=lambda trial: trial.left_bytes or 0, default=None)
     if worst and shared.run.lab == "cuda" and (worst.left_bytes or 0) > 2 * GRANULE_BYTES:
-        yield say(TEXTS, "gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)
+        yield say("gpu-memory-left", quantity("Left", worst.left_bytes, "bytes"), worst=worst)
 
 
 RULES = (_pays, _contexts, _counted_again, _tables, _through, _left)

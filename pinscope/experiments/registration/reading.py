@@ -66,10 +66,6 @@ def all_of(count: int) -> str:
     return "both" if count == 2 else f"all {count}"
 
 
-def _strategy(name: str) -> str:
-    return WAYS[name].title
-
-
 def _shared(name: Sharing | None) -> str:
     return SHARINGS[name].title if name else "the owner's own"
 
@@ -94,7 +90,7 @@ class Trial:
         table_steps: page tables in the row of each process that pinned, counted from before the first.
     """
 
-    strategy: Annotated[str, Label("strategy", words=_strategy)]
+    strategy: Annotated[str, Label("strategy", words=lambda name: WAYS[name].title)]
     processes: Annotated[int, Label("processes", "count")]
     bytes: Annotated[int, Label("shared", "bytes")]
     sharing: Annotated[Sharing | None, Label("memory", words=_shared)]
@@ -370,7 +366,7 @@ def tables(shared: Registrations) -> tuple[Table, ...]:
     """All trials; then, of several GPUs, what was taken on each, and memory of one opened on another one."""
     known: tuple[Sequence[Any], ...] = (shared.trials, shared.on_gpus, shared.opened)
     words = zip(known, TABLES.items(), strict=True)
-    return tuple(every_combination(group, note, title) for group, (title, note) in words if group)
+    return tuple(every_combination(group, note, title) for group, (title, note) in words)
 
 
 def headline(shared: Registrations) -> Iterator[Quantity]:
@@ -393,12 +389,11 @@ def headline(shared: Registrations) -> Iterator[Quantity]:
 def verdict(shared: Registrations) -> str | None:
     """What every process pays, beside one owner, and at which rate; ``None`` where neither is known."""
     sizes = [trial.table_bytes for trial in shared.both if trial and trial.table_bytes is not None]
-    little = len(sizes) == 2 and shared.saves_little(sizes[0] - sizes[1]) and not shared.is_owner_slower
     taken, rates, apart = _taken_words(shared), _rates_words(shared), shared.both[0]
     saved = sizes[0] - sizes[1] if len(sizes) == 2 else 0
     saves = f"saves {format_bytes(saved)} of page tables" if saved > 0 else None
     but = ", but " if shared.is_owner_slower else ", and "
-    if apart and saves and little:
+    if apart and saves and shared.saves_little(saved) and not shared.is_owner_slower:
         register, kind = ("lock", "page tables") if shared.run.lab == "host" else ("pin", "GPU memory")
         who = f"let {all_of(apart.processes)} processes {register} the shared {format_bytes(apart.bytes)}"
         sentence = f"{who}: one owner saves only {format_bytes(saved)} of {kind}"

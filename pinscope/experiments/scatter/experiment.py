@@ -14,12 +14,12 @@ from pinscope.analysis.statistics import LEAST_VALUES
 from pinscope.experiments.contract import AnyExperiment, Params, Progress, Reason, possible
 from pinscope.experiments.contract import Case as RunCase
 from pinscope.experiments.scatter import reading
-from pinscope.experiments.scatter.ways import MEASURED, WAYS, Case, Choice, Layout, OneWay, Variant, WayName, pieces_in
+from pinscope.experiments.scatter.ways import MEASURED, WAYS, Case, Choice, Layout, Variant, WayName, pieces_in
 from pinscope.lab.harness import Harness, Turn
 from pinscope.lab.protocol import Lab, require_type
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Ascending, Bytes, Counts, Several, Sizes, parameter, sizes
-from pinscope.records.run import LabKind, Lasted, Observation, Positive
+from pinscope.records.run import LabKind, Lasted, Observation, OneWay, Positive
 from pinscope.units import format_bytes
 
 if TYPE_CHECKING:

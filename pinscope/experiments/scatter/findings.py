@@ -8,7 +8,7 @@ from importlib.resources import files
 from pinscope.analysis.cells import clearly_more
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import are_known, measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, joined, say
+from pinscope.analysis.texts import Costed, Text, Texts, joined, saying
 from pinscope.experiments.scatter.reading import TOWARDS, Cell, Load, Pieces, Scatter
 from pinscope.experiments.scatter.ways import WAYS
 from pinscope.records.run import Quantity
@@ -75,6 +75,7 @@ TEXTS: Texts = {
         advice="Where compute runs beside it, take no more blocks than your rate needs: the table has both.",
     ),
 }
+say = saying(TEXTS)
 
 
 def code(cell: Cell) -> str:
@@ -100,7 +101,6 @@ def _ways(scatter: Scatter) -> Iterator[Costed]:
         if way in _ADVICE:
             like = [cell for cell in (best, loop, pieces.contiguous) if cell]
             yield say(
-                TEXTS,
                 f"scatter-by-{way}",
                 *map(_rate, like),
                 cost=gain,
@@ -165,7 +165,6 @@ def _loop(scatter: Scatter) -> Iterator[Costed]:
     shares = grouped(scatter.loop_shares.items(), lambda case: case[0][-1])
     told = [size for size in sorted(shares) if all(share is not None for _, share in shares[size])]
     yield say(
-        TEXTS,
         "scatter-loop-suffices" if sizes else "scatter-loop-suffices/never",
         *(_rate(pieces.ways["loop"]) for pieces in cases if _known(pieces, "loop")),
         sizes=list(dict.fromkeys(sizes)),
@@ -187,7 +186,6 @@ def _held(scatter: Scatter) -> Iterator[Costed]:
     others = [cell for way, cell in scatter.first.ways.items() if way not in ("loop", "contiguous", "managed")]
     ranked = [loop, *sorted(others, key=lambda cell: -cell.issue_seconds.median)]
     yield say(
-        TEXTS,
         "scatter-cpu-held",
         *(measured(f"Thread held, {cell.title}", cell.issue_seconds, "seconds") for cell in ranked),
         loop=loop,
@@ -206,7 +204,6 @@ def _idle(scatter: Scatter) -> Iterator[Costed]:
         idle, queued = pair = max(slower, key=_times)
         held = all(cell.issue_seconds.is_known for cell in pair)
         yield say(
-            TEXTS,
             "scatter-batch-idle",
             _rate(idle),
             _rate(queued),
@@ -235,7 +232,6 @@ def _compute(scatter: Scatter) -> Iterator[Costed]:
     batch = max((load for load in loads if load.way == "batch"), key=lambda load: load.longer_share, default=None)
     if worst.longer_share >= HARDLY and worst.is_longer:
         yield say(
-            TEXTS,
             "scatter-compute",
             *map(_beside, (worst, *loads)),
             cost=1.0 + worst.longer_share,

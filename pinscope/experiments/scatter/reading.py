@@ -51,7 +51,7 @@ class Moved:
     @property
     def what(self) -> str:
         """``4,096 scattered pieces of 4 KiB to the GPU``."""
-        return f"{pieces_words(self)} {TOWARDS[self.direction]}"
+        return f"{self.pieces:,} {self.layout} pieces of {format_bytes(self.bytes)} {TOWARDS[self.direction]}"
 
     @property
     def phrase(self) -> str:
@@ -62,11 +62,6 @@ class Moved:
     def title(self) -> str:
         """The way in tables."""
         return WAYS[self.way].title
-
-
-def pieces_words(moved: Moved) -> str:
-    """``4,096 scattered pieces of 4 KiB``."""
-    return f"{moved.pieces:,} {moved.layout} pieces of {format_bytes(moved.bytes)}"
 
 
 @dataclass(frozen=True)
@@ -308,10 +303,9 @@ def tables(scatter: Scatter) -> Iterator[Table]:
         },
         f"{AS_GOOD_WORDS} Figures are of the simplest, which is named first; n/a: repeats vary too much to tell.",
     )
-    if scatter.loads:
-        yield every_combination(
-            scatter.loads,
-            "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
-            "over, the next time queued before the last is over, so time and rate are not those of one move alone.",
-            "Compute beside the copies",
-        )
+    yield every_combination(
+        scatter.loads,
+        "The load keeps the arithmetic units of all multiprocessors busy. Meanwhile all pieces are moved over and "
+        "over, the next time queued before the last is over, so time and rate are not those of one move alone.",
+        "Compute beside the copies",
+    )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.cells import LineStyle, Way, way
+from pinscope.records.run import OneWay
 
 
 def _way(title: str, phrase: str, style: str, help: str, kinds: str = "") -> Way:
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 else:
     WayName = Literal[tuple(WAYS)]
     Choice = Literal[MEASURED]
-OneWay = Literal["h2d", "d2h"]
 Layout = Literal["scattered", "strided"]
 SEED = 20_240_607
 """Of the order of scattered pieces: the same in every run."""

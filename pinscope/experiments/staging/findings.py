@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from pinscope.analysis.cells import AS_GOOD_WORDS
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, say, times
+from pinscope.analysis.texts import Costed, Text, Texts, saying, times
 from pinscope.experiments.staging.reading import Staging
 from pinscope.experiments.staging.ways import MOST_SLOTS, SLOTS, WAYS
 from pinscope.records.run import quantity
@@ -77,6 +77,7 @@ TEXTS: Texts = {
         "copying them out.",
     ),
 }
+say = saying(TEXTS)
 _ADVICE = {
     "two_buffers": "keep two small pinned buffers for each thread, use them in turn, each once its last copy is done "
     "(an event says so), and pin no new buffer for each copy.",
@@ -90,12 +91,11 @@ _ADVICE = {
 def _fastest(staging: Staging) -> Iterator[Costed]:
     """Which way to take for data that lies in pageable memory and is used once."""
     plain, winners = staging.ways.get("plain"), staging.winners(uses=1)
-    if plain is None or not set(staging.choices) & (staging.ways.keys() - {"plain"}):
+    if plain is None or not any("choice" in WAYS[way].kinds for way in staging.ways.keys() - {"plain"}):
         return
     best, better = winners[0], plain.is_slower_than(winners[0])
     size, compared = format_bytes(staging.size), [*winners, plain] if better else [plain, *winners]
     yield say(
-        TEXTS,
         "staging-fastest" if better else "staging-fastest/none",
         *(measured(f"{cell.title}, {size} once", cell.wall_seconds, "seconds") for cell in compared),
         durations=plain.beside(best),
@@ -139,7 +139,6 @@ def _pin_to_copy(staging: Staging) -> Iterator[Costed]:
         register = None
     compared = filter(None, (pin, plain, register))
     yield say(
-        TEXTS,
         "staging-pin-to-copy",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in compared),
         durations=pin.beside(plain),
@@ -160,7 +159,6 @@ def _fresh(staging: Staging) -> Iterator[Costed]:
     pinned = pinned if pinned and pinned.wall_seconds.is_known else None
     cells = [cell for cell in (fresh, kept, pinned) if cell]
     yield say(
-        TEXTS,
         "staging-fresh",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in cells),
         durations=fresh.beside(kept),
@@ -179,7 +177,6 @@ def _ring(staging: Staging) -> Iterator[Costed]:
     if ring is None or kept is None or not kept.is_slower_than(ring.cell):
         return
     yield say(
-        TEXTS,
         "staging-ring",
         *(measured(cell.title, cell.wall_seconds, "seconds") for cell in (ring.cell, kept, *ring.beside)),
         durations=kept.beside(ring.cell),
@@ -203,7 +200,7 @@ def _halves(staging: Staging) -> Iterator[Costed]:
         pairs = {WAYS[cell.way].words: cell.beside(alone) for cell, alone in ring.slowed}
         slowed = [f"{name} takes {times(ratio(*pair), *pair)}" for name, pair in pairs.items()]
         cost = max(ratio(*pair) for pair in pairs.values())
-        yield say(TEXTS, "staging-ring-halves", *evidence, cost=cost, slowed=slowed, staging=staging, ring=ring)
+        yield say("staging-ring-halves", *evidence, cost=cost, slowed=slowed, staging=staging, ring=ring)
 
 
 def _reuse(staging: Staging) -> Iterator[Costed]:
@@ -219,7 +216,6 @@ def _reuse(staging: Staging) -> Iterator[Costed]:
         return
     why = "its copies are not faster"
     yield say(
-        TEXTS,
         "staging-reuse",
         *(quantity(f"{cell.title}: pays from so many uses", uses, "count", reason=why) for cell, uses in paid),
         *(measured(f"{cell.title}, {most} uses", cell.wall_seconds, "seconds") for cell in ranked),

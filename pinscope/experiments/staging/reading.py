@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pinscope.analysis.cells import (
     AS_GOOD_WORDS,
-    Comparison,
     Label,
     Value,
+    best_of,
     cells,
     clearly_more,
     count,
@@ -24,7 +24,7 @@ from pinscope.analysis.cells import (
     of_kind,
 )
 from pinscope.analysis.columns import Columns
-from pinscope.analysis.read_rows import Rows
+from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.statistics import Summary, compared, measured, ratio
 from pinscope.analysis.texts import FORMS, Wrong, about_times
 from pinscope.experiments.staging.ways import WAYS
@@ -121,14 +121,10 @@ class Ring:
     alone: Mapping[str, Cell]
 
     @property
-    def slower(self) -> Cell:
-        """The half that sets the pace."""
-        return max(self.beside, key=lambda cell: cell.seconds)
-
-    @property
     def known_slower(self) -> Cell | None:
-        """The same; ``None`` where a half varies too much to tell."""
-        return self.slower if all(cell.wall_seconds.is_known for cell in self.beside) else None
+        """The half that sets the pace; ``None`` where a half varies too much to tell."""
+        known = all(cell.wall_seconds.is_known for cell in self.beside)
+        return max(self.beside, key=lambda cell: cell.seconds) if known else None
 
     @property
     def slowed(self) -> Sequence[tuple[Cell, Cell]]:
@@ -138,10 +134,32 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Staging(Comparison[Cell]):
-    """The cells of a run."""
+class Staging:
+    """The cells of a run, and how long a thread's buffer was at most."""
 
+    cells: Sequence[Cell]
     chunk_bytes: int = 2**23
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Those measured, ascending."""
+        return sorted({cell.bytes for cell in self.cells})
+
+    @cached_property
+    def size(self) -> int:
+        """The usual one."""
+        return min(self.sizes, key=lambda size: abs(math.log(size / USUAL_BYTES)))
+
+    def at(self, size: int | None = None, **labels: int) -> dict[str, Cell]:
+        """Way → its preferred cell, at the usual or another size, where the other labels are those given."""
+        wanted = {"bytes": size or self.size, **labels}.items()
+        matching = [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted)]
+        return {name: _best(group)[0] for name, group in grouped(matching, lambda cell: cell.way).items()}
+
+    def winners(self, size: int | None = None, **labels: int) -> list[Cell]:
+        """Of the ways that a program may choose between: the fastest and all as good, as :func:`_best` orders them."""
+        ways = self.at(size, **labels)
+        return _best([ways[name] for name in of_kind(WAYS, "choice") if name in ways])
 
     @property
     def wrong(self) -> Wrong:
@@ -160,7 +178,7 @@ class Staging(Comparison[Cell]):
         rings = [self.ways[name] for name in RINGS if name in self.ways]
         if not rings:
             return None
-        cell = self.best([ring for ring in rings if ring.wall_seconds.is_known] or rings)[0]
+        cell = _best([ring for ring in rings if ring.wall_seconds.is_known] or rings)[0]
         ways = self.at(uses=1, threads=cell.threads)
         beside = [ways[name] for name in ALONE if name in ways]
         alone = {name: ways[other] for name, other in ALONE.items() if other in ways}
@@ -171,12 +189,16 @@ class Staging(Comparison[Cell]):
         return sorted({cell.uses for cell in self.cells if size in (None, cell.bytes)})
 
 
+def _best(alike: Sequence[Cell]) -> list[Cell]:
+    """The fastest and all as good, that with least processor time first."""
+    return best_of(alike, lambda cell: cell.wall_seconds, lambda cell: cell.cpu_seconds)
+
+
 def of(run: ExperimentRun, rows: Rows) -> Staging | None:
     """All that a run measured; ``None``: nothing yet."""
-    by_time, by_thrift = (lambda cell: cell.wall_seconds), (lambda cell: cell.cpu_seconds)
     named = Columns.of(rows).labelled("memory", ("way",), lambda way: "pinned" if way == "in_place" else "pageable")
     chunk, measured = int(run.params.get("chunk", Staging.chunk_bytes)), cells(Cell, named)
-    return Staging(measured, by_time, by_thrift, of_kind(WAYS, "choice"), USUAL_BYTES, chunk) if measured else None
+    return Staging(measured, chunk) if measured else None
 
 
 def verdict(staging: Staging) -> str | None:

@@ -25,10 +25,6 @@ def draw(run: ExperimentRun, host: Host) -> Iterator[Chart]:
     yield from _rates(run, host)
 
 
-def _name(gpu: int) -> str:
-    return f"GPU {gpu}"
-
-
 def _pairs(host: Host) -> Iterator[Chart]:
     """For each direction what every pair reaches together, of the rates alone."""
     small, grids = len(host.gpus) > MOST_WIDE, Grids()

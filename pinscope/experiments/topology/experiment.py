@@ -27,7 +27,7 @@ from pydantic import Field
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import AnyExperiment, Case, Params
-from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, OneWay, gpus_words, issuer
+from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
 from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
@@ -36,7 +36,7 @@ from pinscope.probes.environment import install_command
 from pinscope.probes.host_memory import read_nodes
 from pinscope.records.environment import Environment
 from pinscope.records.parameters import Bytes, Several, parameter
-from pinscope.records.run import Direction, LabKind, Lasted, Observation, Positive
+from pinscope.records.run import Direction, LabKind, Lasted, Observation, OneWay, Positive
 from pinscope.units import parse_bytes
 
 Placed = Literal["near", "node"]

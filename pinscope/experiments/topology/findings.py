@@ -7,9 +7,9 @@ from typing import Any
 
 from pinscope.analysis.rules import BELOW_LIKE
 from pinscope.analysis.statistics import Summary, exceeds, measured
-from pinscope.analysis.texts import Costed, Text, say, times
+from pinscope.analysis.texts import Costed, Text, saying, times
 from pinscope.experiments.topology import reading
-from pinscope.records.run import Finding, Quantity, costing
+from pinscope.records.run import ONE_WAYS, Finding, Quantity, costing
 
 SAME_RATE = 0.05
 """Rates that differ by less are the same."""
@@ -48,7 +48,7 @@ _PER_DIRECTION: Mapping[str, Text] = {
     ),
 }
 TEXTS: Mapping[str, Text] = {
-    **{rule.format(way): text for way in reading.ONE_WAY for rule, text in _PER_DIRECTION.items()},
+    **{rule.format(way): text for way in ONE_WAYS for rule, text in _PER_DIRECTION.items()},
     "all-at-once-slower": Text(
         when="three GPUs or more reach less than 90 % of their rates alone, though no two share an uplink",
         title="{pair} together copy {cell.towards} at {part} of their rates alone, though no two share an uplink",
@@ -85,6 +85,7 @@ TEXTS: Mapping[str, Text] = {
         advice="Where a step waits for its all-reduce, copy while the GPUs compute instead.",
     ),
 }
+say = saying(TEXTS)
 
 
 def verdict(host: reading.Host, concluded: Sequence[Finding]) -> str | None:
@@ -102,7 +103,7 @@ def _slower(rule: str, cell: reading.Cell, code: str | None = None, **values: An
     times = 1 / max(cell.alone_share or 0.0, 1e-9)
     values |= {"cell": cell, "pair": reading.gpus_words(cell.gpus), "part": cell.share_words, "code": code}
     severity = TEXTS[rule].severity if rule == "slower-both-ways" else costing(times)
-    return say(TEXTS, rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
+    return say(rule, *_named(rates, cell.direction), cost=times, severity=severity, **values)
 
 
 def _named(rates: Mapping[str, Summary], direction: str) -> list[Quantity]:
@@ -111,7 +112,7 @@ def _named(rates: Mapping[str, Summary], direction: str) -> list[Quantity]:
 
 def _pairs(host: reading.Host) -> Iterator[Costed]:
     """For each direction the GPUs that share an uplink, or slow each other."""
-    for way in reading.ONE_WAY:
+    for way in ONE_WAYS:
         pair = min(host.pairs(way), key=reading.share_of, default=None)
         groups = host.uplinks(way)
         if pair and groups:
@@ -143,7 +144,7 @@ def _together(host: reading.Host) -> Iterator[Costed]:
 def _slow(host: reading.Host) -> Iterator[Costed]:
     """The GPU that is slower alone than another one of the same model by most."""
     slow = []
-    for single in map(host.alone, reading.ONE_WAY):
+    for single in map(host.alone, ONE_WAYS):
         for gpu, cell in single.items():
             best = max(
                 (other for peer, other in single.items() if host.names.get(peer) == host.names.get(gpu)), key=_rate
@@ -158,7 +159,7 @@ def _slow(host: reading.Host) -> Iterator[Costed]:
 
 def _nodes(host: reading.Host) -> Iterator[Costed]:
     """What host memory on another NUMA node costs the GPU that it costs most."""
-    ranked = [sorted(nodes.values(), key=_rate) for way in reading.ONE_WAY for nodes in host.by_node(way).values()]
+    ranked = [sorted(nodes.values(), key=_rate) for way in ONE_WAYS for nodes in host.by_node(way).values()]
     slow, *_, fast = min((cells for cells in ranked if len(cells) > 1), key=_kept, default=[None, None])
     if slow and fast and _kept((slow, fast)) < 1 - SAME_RATE:
         gpu = slow.gpus[0]
@@ -185,7 +186,6 @@ def _all_reduce(host: reading.Host) -> Iterator[Costed]:
             "Four copies beside the all-reduce": beside.copies,
         }
         yield say(
-            TEXTS,
             "all-reduce-slowed",
             *(measured(f"{name}, {beside.direction}", figure, "seconds") for name, figure in figures.items()),
             cost=max(beside.reduce_ratio, beside.copies_ratio),
@@ -214,7 +214,7 @@ def _differ(
         evidence = _named(dict(zip(names, (slow.bytes_per_second, fast.bytes_per_second), strict=True)), slow.direction)
         values |= {"gpu": slow.gpus[0], "part": _kept((slow, fast)), "slow": slow, "fast": fast}
         times = fast.rate / slow.rate
-        yield say(TEXTS, rule, *evidence, cost=times, severity="by cost", **values)
+        yield say(rule, *evidence, cost=times, severity="by cost", **values)
 
 
 RULES = (_pairs, _together, _nodes, _all_reduce, _slow)

@@ -13,10 +13,9 @@ from pinscope.analysis.read_rows import Rows, counted, grouped, labels
 from pinscope.analysis.rules import SHARED_UPLINK
 from pinscope.analysis.statistics import Summary, compared, is_distinct, measured, ratio, summarize
 from pinscope.analysis.texts import Wrong, joined, part_of
-from pinscope.records.run import Direction, ExperimentRun, Quantity, Table, quantity
+from pinscope.records.run import ONE_WAYS, Direction, ExperimentRun, OneWay, Quantity, Table, quantity
 from pinscope.units import format_bandwidth
 
-OneWay = Literal["h2d", "d2h"]
 IssuedBy = Literal["one_process", "process_each"]
 WAYS: Mapping[IssuedBy, Way] = {
     "one_process": way("one process", style=LineStyle("pinned")),
@@ -26,8 +25,6 @@ WAYS: Mapping[IssuedBy, Way] = {
 FLOWS: Mapping[Direction, tuple[OneWay, ...]] = {"h2d": ("h2d",), "d2h": ("d2h",), "bidirectional": ("h2d", "d2h")}
 """What is measured, and the copies of each GPU that go on at once."""
 TOWARDS: Mapping[str, str] = {"h2d": "to the GPU", "d2h": "from the GPU", "bidirectional": "both ways"}
-ONE_WAY: tuple[OneWay, ...] = ("h2d", "d2h")
-"""Directions that show uplinks: both at once may reach what host memory carries."""
 ONE_UPLINK = 0.75
 """A pair below this share of its rates alone has an uplink in common: as wide as one GPU's link, it leaves half.
 Between this and SHARED_UPLINK host memory can be the cause as well, and other users of it."""
@@ -94,7 +91,7 @@ class Cell:
     @property
     def towards(self) -> str:
         """Its direction as a sentence says it."""
-        return f"{TOWARDS[self.direction]}{'s' if len(self.gpus) > 1 and self.direction in ONE_WAY else ''}"
+        return f"{TOWARDS[self.direction]}{'s' if len(self.gpus) > 1 and self.direction in ONE_WAYS else ''}"
 
     @property
     def compared(self) -> tuple[Summary, Summary]:
@@ -146,7 +143,7 @@ def _besides(rows: Rows) -> Iterator[Beside]:
         repeats = grouped(known, labels("repeat")).values()
         return summarize([max(row[value] for row in repeat) for repeat in repeats]) if known else None
 
-    for towards in ONE_WAY:
+    for towards in ONE_WAYS:
         alone = slowest("reduce_seconds", None, False), slowest("device_seconds", towards, False)
         beside = slowest("reduce_seconds", towards, True), slowest("device_seconds", towards, True)
         if alone[0] and alone[1] and beside[0] and beside[1]:
@@ -240,8 +237,9 @@ class Host:
 
     @cached_property
     def worst(self) -> Cell | None:
-        """All GPUs at once, in the direction in which they reach the least of their rates alone."""
-        known = [cell for way in ONE_WAY if (cell := self.at_once(way)) and cell.alone]
+        """All GPUs at once, in the direction in which they reach the least of their rates alone: one way, as both at
+        once may reach what host memory carries."""
+        known = [cell for way in ONE_WAYS if (cell := self.at_once(way)) and cell.alone]
         return min(known, key=share_of, default=None)
 
 
@@ -287,8 +285,7 @@ def _rate(rows: Rows, gpus: tuple[int, ...]) -> float:
 
 def tables(host: Host) -> Iterator[Table]:
     """All cells; then copies beside all-reduces."""
-    if host.cells:
-        yield every_combination(host.cells, NOTE)
+    yield every_combination(host.cells, NOTE)
     if host.besides:
         note = "Medians, of the slowest GPU of each repeat: an all-reduce, and four copies on every GPU."
         yield every_combination(host.besides, note, "Copies beside NCCL's all-reduce")
@@ -332,7 +329,7 @@ def all_words(host: Host) -> str | None:
 
 def single_words(host: Host) -> str | None:
     gpu = host.gpus[0]
-    cells_alone = [cell for way in ONE_WAY if (cell := host.alone(way).get(gpu)) and cell.bytes_per_second.is_known]
+    cells_alone = [cell for way in ONE_WAYS if (cell := host.alone(way).get(gpu)) and cell.bytes_per_second.is_known]
     rates = [f"{format_bandwidth(cell.rate)} {cell.towards.replace('the ', '')}" for cell in cells_alone]
     why = "one GPU" if len(host.gpus) == 1 else "no pairs"
     return f"Shared uplinks were not measured ({why}): GPU {gpu} copies at {' and '.join(rates)}." if rates else None

@@ -51,7 +51,7 @@ def _over_chunks(serving: Serving) -> Chart:
                 },
             )
             | {"limit": grey("solid", serving.limit)}
-            | {cell.title: grey(dash, cell.longest.seconds) for cell, dash in controls},
+            | {cell.title: grey(dash, cell.longest_wait.seconds) for cell, dash in controls},
             times: pane(_total, {"chunks": (CHUNKS, _total)})
             | {cell.title: grey(dash, _total(cell)) for cell, dash in controls if cell.way == TOUCH},
         },
@@ -84,7 +84,6 @@ def _calls(cells: Sequence[Cell]) -> Chart:
         "synchronize waits for the kernel and the copy of its round, also when nothing else goes on.",
         [cell.title for cell in cells],
         series,
-        "Longest wait",
         "Longest call in each way",
-        [(cell.title, f"{cell.longest.call}, {format_seconds(cell.longest.seconds)}") for cell in cells],
+        [(cell.title, f"{cell.longest_wait.call}, {format_seconds(cell.longest_wait.seconds)}") for cell in cells],
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pinscope.analysis.pinning_strategy import NOT_PINNED, cause, not_pinned
+from pinscope.analysis.pinning_strategy import NOT_PINNED, Wait, cause, not_pinned
 from pinscope.analysis.statistics import measured, ratio
-from pinscope.analysis.texts import Costed, Text, Texts, say
-from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving, Wait
+from pinscope.analysis.texts import Costed, Text, Texts, saying
+from pinscope.experiments.while_serving.reading import AUTO, IDLE, TAKEN, TOUCH, Cell, Serving
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import exact_bytes
 
@@ -33,8 +33,8 @@ _WHY = (
 )
 _COST = (
     "Pinning {auto.bytes:bytes} takes {auto.total_seconds.median:seconds}[, by {fastest.title} "
-    "{fastest.total_seconds.median:seconds} with calls of up to {fastest.longest.seconds:seconds}]. It tries chunk "
-    "lengths as it pins; longest calls of so few repeats are partly chance."
+    "{fastest.total_seconds.median:seconds} with calls of up to {fastest.longest_wait.seconds:seconds}]. It tries "
+    "chunk lengths as it pins; longest calls of so few repeats are partly chance."
 )
 TEXTS: Texts = {
     **NOT_PINNED,
@@ -60,10 +60,11 @@ TEXTS: Texts = {
         "{auto.total_seconds.count:repeats}; the limit is {limit:seconds}",
         detail=_COST,
         advice="Where a program must pin while it serves, pin so: {naive.title} made a call wait "
-        "{naive.longest.seconds:seconds}.",
+        "{naive.longest_wait.seconds:seconds}.",
         severity="good",
     ),
 }
+say = saying(TEXTS)
 
 
 def code(nbytes: int, limit: float) -> str:
@@ -71,19 +72,14 @@ def code(nbytes: int, limit: float) -> str:
     return _CODE.format(size=exact_bytes(nbytes), limit=limit)
 
 
-def _not_pinned(serving: Serving) -> Iterator[Costed]:
-    return not_pinned([cell.title for cell in serving.cells if cell.pinned is False])
-
-
 def _one_piece(serving: Serving) -> Iterator[Costed]:
     """How long calls wait while one call pins or frees everything."""
     naive = serving.in_one_piece
-    if naive is None or naive.longest.seconds <= serving.limit:
+    if naive is None or naive.longest_wait.seconds <= serving.limit:
         return
-    wait, cost = naive.longest, naive.longest.seconds / serving.limit
+    wait, cost = naive.longest_wait, naive.longest_wait.seconds / serving.limit
     gentle = serving.gentle if serving.way(AUTO) else None
     yield say(
-        TEXTS,
         "own-calls-wait",
         *_waits(naive, *map(serving.way, (AUTO, TOUCH, IDLE))),
         cost=cost,
@@ -101,7 +97,7 @@ def _one_piece(serving: Serving) -> Iterator[Costed]:
 def _why(serving: Serving, wait: Wait) -> dict[str, Any]:
     """Whether the driver makes calls wait, by what they wait while memory is only touched."""
     touch = serving.way(TOUCH)
-    return cause(wait.seconds, touch.longest.seconds if touch else None)
+    return cause(wait.seconds, touch.longest_wait.seconds if touch else None)
 
 
 def _auto(serving: Serving) -> Iterator[Costed]:
@@ -109,12 +105,11 @@ def _auto(serving: Serving) -> Iterator[Costed]:
     auto, fastest, limit = serving.way(AUTO), serving.fastest, serving.limit
     if auto is None or fastest is None or not auto.pins:
         return
-    wait, beyond = auto.longest, auto.longest.seconds > limit
+    wait, beyond = auto.longest_wait, auto.longest_wait.seconds > limit
     if not beyond and not serving.gentle:
         return
     compared = [auto] if auto is fastest else [auto, fastest]
     yield say(
-        TEXTS,
         "auto-beyond-limit" if beyond else "auto-keeps-limit",
         *_waits(auto),
         quantity("The limit", limit, "seconds"),
@@ -133,7 +128,7 @@ def _auto(serving: Serving) -> Iterator[Costed]:
 
 def _waits(*cells: Cell | None) -> Iterator[Quantity]:
     for cell in filter(None, cells):
-        yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest.seconds, "seconds")
+        yield quantity(f"Longest call, {cell.title}: {cell.longest_words}", cell.longest_wait.seconds, "seconds")
 
 
-RULES = (_not_pinned, _one_piece, _auto)
+RULES = (not_pinned, _one_piece, _auto)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Annotated
 
 from pinscope.analysis.cells import Label, Value, every_combination
-from pinscope.analysis.pinning_strategy import GENTLE
+from pinscope.analysis.pinning_strategy import GENTLE, Wait, Waiting
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, median, summary
 from pinscope.analysis.statistics import Summary, compared, measured, summarize
 from pinscope.experiments.while_serving.ways import CALLS, WAYS
@@ -25,33 +25,13 @@ MEANWHILE: Mapping[str, str] = {TAKEN: "while pinning", GIVEN_BACK: "while givin
 
 
 @dataclass(frozen=True)
-class Wait:
-    """The longest call.
-
-    Attributes:
-        seconds: how long.
-        call: which, for people.
-        phase: ``taken`` or ``given_back`` (``idle``): what was done to the memory meanwhile.
-    """
-
-    seconds: float
-    call: str
-    phase: str
-
-    @property
-    def name(self) -> str:
-        """The call with its article."""
-        return f"{'An' if self.call[0] in 'aeiou' else 'A'} {self.call}"
-
-
-@dataclass(frozen=True)
-class Cell:
+class Cell(Waiting):
     """All repeats of one way, with one length of a chunk.
 
     Attributes:
         title: the way for people.
         chunk_bytes: length of a chunk; ``None`` where there are none. Of ``auto``: the shortest that it found.
-        waits: of each call in each phase the longest over all repeats.
+        waits: of each call in each phase (``taken``, ``given_back`` or ``idle``) the longest over all repeats.
         pinned: whether CUDA called it pinned every time; ``None`` where nothing was to be pinned.
     """
 
@@ -84,18 +64,13 @@ class Cell:
     @property
     def longest_call(self) -> Annotated[str, Value("of the call", "text")]:
         """Which waited longest."""
-        return self.longest.call
-
-    @property
-    def longest(self) -> Wait:
-        """The longest call of all, while memory was pinned or given back."""
-        return max(self.waits, key=lambda wait: wait.seconds)
+        return self.longest_wait.call
 
     @property
     def longest_words(self) -> str:
         """Which call that was; of memory that is pinned also when."""
-        meanwhile = f" {MEANWHILE[self.longest.phase]}" if self.way not in (IDLE, TOUCH) else ""
-        return f"{self.longest.call}{meanwhile}"
+        meanwhile = f" {MEANWHILE[self.longest_wait.phase]}" if self.way not in (IDLE, TOUCH) else ""
+        return f"{self.longest_wait.call}{meanwhile}"
 
     @property
     def pins(self) -> bool:
@@ -106,11 +81,6 @@ class Cell:
     def piece_bytes(self) -> int:
         """Length of what one call pins."""
         return self.chunk_bytes or self.bytes
-
-    def wait(self, phase: str | None = None, call: str | None = None) -> float | None:
-        """Seconds of the longest call, of all phases and calls or of one; ``None`` where it was not measured."""
-        chosen = (wait for wait in self.waits if phase in (None, wait.phase) and call in (None, wait.call))
-        return max((wait.seconds for wait in chosen), default=None)
 
 
 def cells_of(rows: Iterable[Row]) -> list[Cell]:
@@ -170,7 +140,7 @@ class Serving:
     def largest_within(self) -> Cell | None:
         """Of the registered ones the longest chunk up to which no call waited longer than the limit: a longest wait is
         that of few repeats, so a longer chunk that kept to it beyond a shorter one that did not was lucky."""
-        within = takewhile(lambda cell: cell.longest.seconds <= self.limit, self.registered)
+        within = takewhile(lambda cell: cell.longest_wait.seconds <= self.limit, self.registered)
         return max(within, key=lambda cell: cell.piece_bytes, default=None)
 
     @property
@@ -178,7 +148,7 @@ class Serving:
         """What a program does that does not think of it: of the ways by one call, the one that makes calls wait
         longest."""
         ways = [cell for cell in self.cells if cell.way in ("host_alloc", "register") and cell.pins]
-        return max(ways, key=lambda cell: cell.longest.seconds, default=None)
+        return max(ways, key=lambda cell: cell.longest_wait.seconds, default=None)
 
     @property
     def in_chunks(self) -> Cell | None:
@@ -190,9 +160,9 @@ class Serving:
         """The same where one call that pins everything makes calls wait longer than they may, and clearly longer than
         it: what differs by less is chance in longest waits of few repeats."""
         chunks, naive = self.in_chunks, self.in_one_piece
-        if chunks is None or naive is None or naive.longest.seconds <= self.limit:
+        if chunks is None or naive is None or naive.longest_wait.seconds <= self.limit:
             return None
-        return chunks if naive.longest.seconds >= GENTLE * chunks.longest.seconds else None
+        return chunks if naive.longest_wait.seconds >= GENTLE * chunks.longest_wait.seconds else None
 
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Serving | None:
@@ -210,14 +180,14 @@ def verdict(serving: Serving) -> str | None:
     if some is None:
         return None
     size = format_bytes(some.bytes)
-    if naive and naive.longest.seconds <= serving.limit:
-        longest = format_seconds(naive.longest.seconds)
+    if naive and naive.longest_wait.seconds <= serving.limit:
+        longest = format_seconds(naive.longest_wait.seconds)
         return f"One call may pin {size} while the program serves: its other CUDA calls waited {longest} at most."
     if naive is None or gentle is None:
-        waits = f"CUDA calls wait up to {format_seconds(some.longest.seconds)}"
+        waits = f"CUDA calls wait up to {format_seconds(some.longest_wait.seconds)}"
         return f"{waits} while the same process pins {size} ({some.title})."
     how = f"pinscope.pinned_empty({gentle.title})" if gentle.way == AUTO else gentle.title
-    less, longest = (format_seconds(cell.longest.seconds) for cell in (gentle, naive))
+    less, longest = (format_seconds(cell.longest_wait.seconds) for cell in (gentle, naive))
     return f"While serving, pin {size} by {how}: longest wait {less}, with {naive.title} {longest}."
 
 
@@ -225,7 +195,9 @@ def headline(serving: Serving) -> Iterator[Quantity]:
     """What calls wait with the chunk that is found at run time, and without; then what it costs."""
     auto = serving.way(AUTO)
     for cell in filter(None, map(serving.way, (AUTO, "host_alloc", "register"))):
-        yield quantity(f"Longest wait of a call, {cell.title}", cell.longest.seconds, "seconds", key=f"{cell.way}.wait")
+        yield quantity(
+            f"Longest wait of a call, {cell.title}", cell.longest_wait.seconds, "seconds", key=f"{cell.way}.wait"
+        )
     if auto and auto.pins and serving.fastest:
         name = f"Time of {auto.title} against the fastest way"
         yield compared(name, auto.total_seconds, serving.fastest.total_seconds, key="auto.ratio")

@@ -64,6 +64,14 @@ def test_of_ways_as_good_as_the_fastest_the_one_that_takes_least_processor_time_
 def test_data_that_is_made_in_pinned_memory_is_no_choice_for_data_that_is_not() -> None:
     staging = measured([*rows("in_place", 0.001), *rows("plain", 1.0)])
     assert {cell.way for cell in staging.winners(uses=1)} == {"plain"}
+    assert set(staging.at(uses=1)) == {"in_place", "plain"}
+    assert measured(rows("in_place", 0.001)).winners(uses=1) == []
+
+
+def test_sentences_are_about_the_size_nearest_to_the_usual_one() -> None:
+    sizes = [2**10, 2**26, 2**32]
+    staging = measured([row for size in sizes for row in rows("plain", 0.040, bytes=size)])
+    assert (staging.sizes, staging.size) == (sizes, 2**26)
 
 
 def test_a_way_pays_from_the_use_at_which_its_parts_come_to_less_than_plain_copies() -> None:

@@ -244,12 +244,12 @@ def test_only_who_holds_its_certificate_is_heard_and_ctrl_c_ends_all_of_it() -> 
     with in_the_background(*RUN, *ENDLESS, "--local", "1") as process:
         command = psutil.Process(process.pid)
         worker = wait_until(lambda: parent_among(command.children()))
-        listening = [
+        listening = {  # a child has its parent's sockets until it has become its program
             connection.laddr
             for process_here in (command, *command.children(recursive=True))
             for connection in connections(process_here)
             if connection.status == psutil.CONN_LISTEN
-        ]
+        }
         assert len(listening) == 2, "the scheduler's and the worker's"
         assert {address.ip for address in listening} == {"127.0.0.1"}
         folders = [Path(os.environ["TMPDIR"]).glob("pinscope-fleet-*")]

@@ -128,10 +128,10 @@ class Cluster:
         known = {f"{tls}{name}": f"{self.folder}/{file}" for name, file in files.items()}
         arguments = [*RUN, *SHORT, "--scheduler", self.address, "--campaign", "c1", *more]
         with in_the_background(*arguments, **known) as process:
-            for name in (*kill, *stop):
-                worker = psutil.Process(self.workers[name].pid)
-                wait_until(worker.children)
-                worker.send_signal(signal.SIGSTOP if name in stop else signal.SIGKILL)
+            workers = {name: psutil.Process(self.workers[name].pid) for name in (*kill, *stop)}
+            while workers:  # in any order: a host begins as soon as it is there
+                name = wait_until(lambda: next((name for name in workers if workers[name].children()), None))
+                workers.pop(name).send_signal(signal.SIGSTOP if name in stop else signal.SIGKILL)
             for name in kill:
                 with self.workers[name] as killed:
                     killed.wait()

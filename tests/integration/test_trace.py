@@ -198,7 +198,7 @@ def test_pages_of_managed_memory_that_moved_are_given_to_the_lines_that_touched_
     }  # fmt: skip
     assert 3 * 0.09 * 0.8 < lines[5]["cpu_seconds"] < 3 * 0.09 * 5  # sleeps are longer on a busy machine
     assert lines[7]["kernel_seconds"] == pytest.approx(3 * 0.03)
-    assert "Prefetch or copy what train.py" in document["run"]["verdict"]
+    assert "Prefetch or copy the managed memory that train.py" in document["run"]["verdict"]
     accused = {finding["title"].partition(":")[2].partition(":")[0] for finding in document["run"]["findings"]}
     assert accused == {str(FIRST_LINE + 4), str(FIRST_LINE + 6)}
 

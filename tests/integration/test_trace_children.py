@@ -32,7 +32,7 @@ def start(way, count):
 if __name__ == "__main__":
     start("spawn", 5)
     subprocess.run([sys.executable, "work.py", "8"], check=True)
-    os.system(f"{sys.executable} work.py 9")
+    os.system(f"{sys.executable} work.py 9; sleep 1")  # a busy machine looks at the shell later
     once(10)
 """
 

@@ -166,13 +166,12 @@ def format_share(value: float | None) -> str:
     return f"{value * 100:.1f} %"
 
 
-def format_change(ratio: float | None, *beside: float | None) -> str:
-    """A ratio as a change: ``0.97`` is ``-3.0 %``; ``4.4 ×`` where it, or one beside it, is more than double or less
-    than half."""
+def format_change(ratio: float | None, of: float | None = None) -> str:
+    """A ratio as a change: ``0.97`` is ``-3.0 %``; ``4.4 ×`` where it is more than double or less than half. An end of
+    an interval is written as the ratio that the interval is ``of``."""
     if ratio is None or not math.isfinite(ratio):
         return "n/a"
-    is_small = all(other and 0.5 < other < 2 for other in (ratio, *beside))
-    return f"{100 * (ratio - 1):+.1f} %" if is_small else format_value(ratio, "ratio")
+    return f"{100 * (ratio - 1):+.1f} %" if 0.5 < (of or ratio) < 2 else format_value(ratio, "ratio")
 
 
 def format_count(count: int, noun: str) -> str:

@@ -145,7 +145,7 @@ class ComparedCell(CellFigure):
         """``-4.1 to -1.9 %``; empty where none is known, or it is exact."""
         if not (self.low and self.high and self.low < self.high):
             return ""
-        low, high = format_change(self.low, self.high), format_change(self.high, self.low)
+        low, high = format_change(self.low, self.ratio), format_change(self.high, self.ratio)
         return f"{low.removesuffix(' %') if high.endswith('%') else low} to {high}"
 
     @property

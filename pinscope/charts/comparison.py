@@ -21,8 +21,9 @@ _LOOKS: dict[CellVerdict, LineStyle] = {
     "better": LineStyle("intact", "triangle-up", size=11),
     "same": LineStyle("reference"),
 }
-_FINE, _COARSE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1), (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)
-"""Ticks of an axis of ratios: of one that is no longer than the first, and of a longer one."""
+_FINE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)
+_TIMES = {tick: f"{tick:g} ×" for tick in (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)}
+"""Ticks of an axis of ratios: as changes on one that is no longer than these, and as ratios on a longer one."""
 
 
 def draw(comparison: Comparison) -> list[Chart]:
@@ -94,7 +95,7 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
     names_above(figure, 1, [cell.words for cell, *_ in known])
     figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
     is_short = all(_FINE[0] < low and high < _FINE[-1] for *_, low, high in known)
-    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in (_FINE if is_short else _COARSE)}
+    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in _FINE} if is_short else _TIMES
     title = f"{comparison.b.name} against {comparison.a.name}, {known[0][0].value.title} (log scale)"
     axis = {"type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": list(ticks.values())}
     figure.update_xaxes(**axis, tickangle=0, title_text=title).update_layout(hovermode="closest")

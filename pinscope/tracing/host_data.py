@@ -73,8 +73,8 @@ class HostData:
         sizes: address of the parameters of a copy that was seen before → its bytes; at the same depth of the program
             the next copy has its parameters there.
         due: correlation id of each copy that is to be sampled when its call is over → where its data stands.
-        known: stacks from which large copies need not be told before they begin, but to :meth:`note` when they are
-            over.
+        known: stacks of whose large copies enough is known: :meth:`note` takes them once they are over, and
+            :meth:`begins` is not needed.
     """
 
     def __init__(self, folder: SpoolFolder, functions: Mapping[str, str], memory: SourceMemory, late: Later) -> None:

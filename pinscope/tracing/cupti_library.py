@@ -22,7 +22,6 @@ _FUNCTIONS = (
     "cuptiSubscribe",
     "cuptiUnsubscribe",
     "cuptiEnableCallback",
-    "cuptiEnableDomain",
     "cuptiActivityRegisterCallbacks",
     "cuptiActivityEnable",
     "cuptiActivityDisable",
@@ -72,8 +71,6 @@ class CuptiLibrary:
         self._library: Any = None
         self._subscriber = ctypes.c_void_p()
         self._functions: list[int] = []
-        self._single: dict[tuple[int, int], bool] = {}
-        """Domain and number of a function → whether CUPTI calls back at it, whatever holds for its domain."""
 
     @property
     def notices_errors(self) -> bool:
@@ -112,45 +109,37 @@ class CuptiLibrary:
         """
         _require(self._library.cuptiActivityRegisterCallbacks(*self._kept[2:]))
 
-    def choose(self, functions: Iterable[int], unwatched: Iterable[tuple[int, int]]) -> None:
+    def choose(self, functions: Iterable[int], watched: Iterable[tuple[int, int]]) -> None:
         """Follow those of these functions of the driver that it has: a CUPTI newer than the driver knows more, which no
         program can call here.
 
         Args:
             functions: their numbers.
-            unwatched: domain and number of the functions whose errors are not reported.
+            watched: domain and number of the functions whose errors are reported.
 
         Raises:
-            Refused: it has none of them, or CUPTI does not work here.
+            Refused: it has none of them.
         """
-        self._functions = []
-        for number in functions:
-            result = self._enable(DRIVER, number, True)
-            if result != _INVALID_PARAMETER:
-                _require(result)
-                self._functions.append(number)
+        self.follow_also(functions, False)
         if not self._functions:
             raise Refused(_INVALID_PARAMETER)
-        for domain, number in unwatched:
-            self._single[domain, number] = False
+        for domain, number in watched if self._filter is not None else ():
+            self._enable(domain, number)
 
     def follow(self, on: bool) -> None:
-        """Call back at the chosen functions, and at errors, or not.
+        """Note the chosen functions, or not.
 
-        Raises:
-            Refused: CUPTI does not work here.
+        CUPTI goes on calling for them all the while. Were it told to call no more while a thread is in a callback where
+        a call begins, it would take that call for one that never ends, and give all later ones of the thread its
+        correlation id (seen with CUPTI 13.0).
         """
-        for domain in (DRIVER, RUNTIME) if self._filter is not None else ():
-            _require(self._library.cuptiEnableDomain(int(on), self._subscriber, domain))
-        for (domain, number), is_on in self._single.items():
-            self._enable(domain, number, is_on)
         for number in self._functions:
-            _require(self._enable(DRIVER, number, on))
+            choose(self.notes.followed, number, on)
 
     def follow_ranges(self, functions: Iterable[int]) -> None:
         """Call back at these functions of NVTX, as far as CUPTI has them."""
         for number in functions:
-            self._enable(NVTX, number, True)
+            self._enable(NVTX, number)
 
     def record(self, kinds: Iterable[int], on: bool) -> None:
         """Keep records of these kinds of activity, or not.
@@ -164,12 +153,16 @@ class CuptiLibrary:
 
     def follow_also(self, functions: Iterable[int], on: bool) -> None:
         """With the chosen ones these, too, as far as the driver has them; ``on``: from now on."""
-        self._functions += [number for number in functions if not self._enable(DRIVER, number, on)]
+        there = [number for number in functions if self._enable(DRIVER, number)]
+        self._functions += there
+        for number in there:
+            choose(self.notes.followed, number, on)
 
     def always_follow(self, functions: Iterable[int]) -> None:
         """Call back at these functions of the driver, whether the chosen ones are followed or not."""
         for number in functions:
-            self._enable(DRIVER, number, True)
+            self._enable(DRIVER, number)
+            choose(self.notes.followed, number, True)
 
     def count_migrations(self) -> None:
         """Let there be records of the pages of managed memory that move, and of the page faults for which they do.
@@ -199,13 +192,9 @@ class CuptiLibrary:
         """Give the subscription back."""
         self._library.cuptiUnsubscribe(self._subscriber)
 
-    def _enable(self, domain: int, number: int, on: bool) -> int:
-        result = int(self._library.cuptiEnableCallback(int(on), self._subscriber, domain, number))
-        if not result:
-            self._single[domain, number] = on
-            if domain == DRIVER and on:
-                choose(self.notes.followed, number)
-        return result
+    def _enable(self, domain: int, number: int) -> bool:
+        """Have CUPTI call at a function; whether there is such a one."""
+        return not self._library.cuptiEnableCallback(1, self._subscriber, domain, number)
 
 
 def _require(result: int) -> None:

@@ -70,9 +70,10 @@ class Notes(ctypes.Structure):
     )
 
 
-def choose(functions: ctypes.Array[ctypes.c_uint8], number: int) -> None:
-    """Set the bit of a function."""
-    functions[number // 8] |= 1 << number % 8
+def choose(functions: ctypes.Array[ctypes.c_uint8], number: int, on: bool = True) -> None:
+    """Set the bit of a function, or clear it."""
+    bit = 1 << number % 8
+    functions[number // 8] = functions[number // 8] & ~bit | bit * on
 
 
 class Begins:

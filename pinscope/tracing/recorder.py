@@ -175,7 +175,7 @@ class Recorder:
         self._live = True
         self._cupti.follow_ranges(stacks.FOLLOWED if self._with_stacks else ())
         functions = [int(n) for n, name in self._config["functions"].items() if not is_followed_later(name)]
-        self._cupti.choose(functions, self._config["unwatched"])
+        self._cupti.choose(functions, self._config["watched"])
         self._report(True)  # also where it begins later: CUPTI refuses now, or not at all
         if self._is_wanted():
             self._note_switch()

@@ -150,11 +150,11 @@ def _answers(file: str) -> dict[str, Any]:
         "activities": sorted(number for name, number in numbers.items() if name not in LATER),
         "callback": {"fields": CALLBACK},
         "functions": followed,
-        "unwatched": [
+        "watched": [
             [domain, number]
             for domain, functions in names.items()
             for number, name in functions.items()
-            if UNWATCHED.fullmatch(name)
+            if not UNWATCHED.fullmatch(name)
         ],
     }
 

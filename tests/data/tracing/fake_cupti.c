@@ -37,12 +37,8 @@ int cuptiActivityDisable(int kind) { on -= kinds[kind]; kinds[kind] = 0; return 
 static uint32_t functions(void) { const char *count = getenv("FAKE_CUPTI_FUNCTIONS"); return count ? atoi(count) : 837; }
 int cuptiEnableCallback(uint32_t enable, void *handle, int domain, uint32_t number) {
     if (domain < 1 || domain > 5 || number >= 1024 || (domain == 1 && number >= functions())) return 1;
+    if (!enable) abort(); /* CUPTI would count the calls of a thread no more that is in a callback now */
     enabled[domain][number] = enable;
-    return 0;
-}
-int cuptiEnableDomain(uint32_t enable, void *handle, int domain) {
-    if (domain < 1 || domain > 5) return 1;
-    memset(enabled[domain], enable, sizeof enabled[domain]);
     return 0;
 }
 /* The driver itself is in here, too. */
@@ -62,7 +58,8 @@ static const struct { int domain; uint32_t number; const char *name; } names[] =
     {1, 276, "cuMemcpyHtoD_v2"}, {1, 277, "cuMemcpyHtoDAsync_v2"}, {1, 279, "cuMemcpyDtoHAsync_v2"},
     {1, 307, "cuLaunchKernel"}, {1, 371, "cuMemAllocManaged"}, {1, 716, "cuMemPrefetchAsync_v2"},
     {1, 837, "cuMemcpyWithAttributesAsync"}, {2, 3, "cudaGetDeviceCount_v3020"}, {2, 10, "cudaGetLastError_v3020"},
-    {2, 138, "cudaEventQuery_v3020"}, {2, 152, "cudaHostRegister_v4000"},
+    {1, 500, "cuMemHostRegister_v2"}, {2, 138, "cudaEventQuery_v3020"}, {2, 152, "cudaHostRegister_v4000"},
+    {2, 165, "cudaDeviceSynchronize_v3020"}, {2, 211, "cudaLaunchKernel_v7000"},
 };
 int cuptiGetCallbackName(int domain, uint32_t number, const char **name) {
     for (size_t each = 0; each < sizeof names / sizeof *names; each++)
@@ -113,12 +110,8 @@ static void at(int32_t site, uint32_t number, Call *call) {
     if (callback && enabled[1][number]) callback(NULL, 1, number, call);
 }
 
-/* How many kinds of records are kept and functions followed; the allocation of managed memory, which is rare, always is. */
-int fake_asked(void) {
-    int functions = 0;
-    for (int number = 0; number < 1024; number++) functions += number != 371 && enabled[1][number];
-    return on + functions;
-}
+/* How many kinds of records are kept. */
+int fake_asked(void) { return on; }
 
 static void until(uint64_t moment) { while (now() < moment); }
 

@@ -231,12 +231,22 @@ def _follow_loaders(module: Any) -> None:
             recorder = newest_recorder()
             if not recorder.is_on:
                 return original(self)
-            before, begun = getrusage(RUSAGE_THREAD), _clock()
-            batch = original(self)
-            ended, after = _clock(), getrusage(RUSAGE_THREAD)
+            thread = _thread.get_ident()
+            _RECEIVED[thread] = received = [0, 0, 0]
+            try:
+                before, begun = getrusage(RUSAGE_THREAD), _clock()
+                batch = original(self)
+                ended, after = _clock(), getrusage(RUSAGE_THREAD)
+            finally:
+                _RECEIVED.pop(thread, None)
             flags = LOADS | PINS * bool(getattr(self, "_pin_memory", False))
             stack = answered(recorder.stack_here) or 0
             recorder.lanes.close(NEXT, stack, (0, flags, ""), begun, ended, before, after)
+            size, took, used = received
+            if size:
+                _WITH_WORKERS[:] = [True]
+                of_processor = (used / 1e9, *_NOTHING[1:])
+                recorder.lanes.close(RECEIVE, stack, (size, RECEIVED, ""), ended - took, ended, _NOTHING, of_processor)
             loaders.note(self, batch)
             return batch
 
@@ -259,16 +269,31 @@ def _not_followed(loop: Callable[..., None]) -> Callable[..., None]:
     return looping
 
 
+_RECEIVED: dict[int, list[int]] = {}
+"""Thread that waits for a batch → bytes, nanoseconds and nanoseconds of the processor of what it has received so far.
+A batch may have many tensors."""
+_NOTHING = (0,) * 8
+
+
 def _follow_workers(module: ModuleType) -> None:
     """What a worker sends lies in shared memory, which is opened and mapped here."""
 
-    def received(arguments: Arguments, result: Any) -> tuple[int, int, str]:
-        del arguments
-        _WITH_WORKERS[:] = [True]
-        return result.nbytes(), RECEIVED, ""
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def receiving(*arguments: Any, **named: Any) -> Any:
+            received = _RECEIVED.get(_thread.get_ident())
+            if received is None:
+                return original(*arguments, **named)
+            begun, used = _clock(), time.thread_time_ns()
+            storage = original(*arguments, **named)
+            received[0] += storage.nbytes()
+            received[1] += _clock() - begun
+            received[2] += time.thread_time_ns() - used
+            return storage
+
+        return receiving
 
     for name in ("rebuild_storage_fd", "rebuild_storage_filename"):
-        change_function(module, name, _followed(RECEIVE, bool, received))
+        change_function(module, name, around)
 
 
 # Arrays

@@ -148,7 +148,7 @@ from a DataLoader's worker; it is the loop's wait for a batch; of a DataLoader t
 host's memory."""
 LOADER = 8
 """Above so many bits of the flags: number of the DataLoader whose batch the source is of, from 1 on."""
-RECEIVE, NEXT = "a tensor from a worker", "DataLoader"
+RECEIVE, NEXT = "tensors from workers", "DataLoader"
 """Names of what a DataLoader's loop does beside the program."""
 CUT = 0
 """Stands for the function of a call that was begun or over while nothing was recorded: nobody knows its line."""

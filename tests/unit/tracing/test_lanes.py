@@ -17,7 +17,7 @@ from pinscope.tracing.error_filter import error_filter
 from pinscope.tracing.host_calls import _crosses
 from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
 from pinscope.tracing.later import Later
-from pinscope.tracing.mapped_file import LANE_ENTRY
+from pinscope.tracing.mapped_file import LANE_ENTRY, NEXT, RECEIVE
 from pinscope.tracing.spool import Scope
 from tests.data.fake_cupti import FIRST_LINE, TORCH, built
 from tests.unit.tracing.test_error_filter import CALLBACK, Data
@@ -259,6 +259,41 @@ for work in (loaders._utils.pin_memory._pin_memory_loop, torch.Tensor.pin_memory
 """
     seen = record(library, tmp_path / "folder", program)
     assert (seen.stderr, seen.spool.said("fault"), len(seen.spool.host_calls())) == ("", None, 1)
+
+
+def test_what_workers_send_is_noted_once_a_batch_within_the_loop_s_wait_for_it(library: Path, tmp_path: Path) -> None:
+    torch = tmp_path / "folder" / "torch"
+    package = torch / "utils" / "data"
+    package.mkdir(parents=True)
+    (torch / "__init__.py").write_text(TORCH)
+    (torch / "multiprocessing").mkdir()
+    (torch / "multiprocessing" / "reductions.py").write_text("""
+import time
+class Storage:
+    def nbytes(self): return 1 << 20
+def rebuild_storage_fd(*_):
+    time.sleep(0.001)
+    return Storage()
+def rebuild_storage_filename(*_): return Storage()
+""")
+    receives = "import torch.multiprocessing.reductions as reductions\n" + LOADER.replace(
+        "def __next__(self): ...", "def __next__(self): return [reductions.rebuild_storage_fd() for _ in range(10)]"
+    )
+    (package / "dataloader.py").write_text(receives)
+    program = """
+import torch, torch.utils.data.dataloader as loaders
+iterator = object.__new__(loaders._BaseDataLoaderIter)
+for _ in range(3): next(iterator)
+loaders.reductions.rebuild_storage_fd()  # of a queue of the program's own
+"""
+    seen = record(library, tmp_path / "folder", program)
+    assert (seen.stderr, seen.spool.said("fault")) == ("", None)
+    calls, names = seen.spool.host_calls(), [name for name, _ in seen.spool.host_names()]
+    waits, received = (calls[[names[number] == name for number in calls["name"]]] for name in (NEXT, RECEIVE))
+    assert (len(waits), received["bytes"].tolist()) == (3, [10 << 20] * 3)
+    assert ((waits["start"] <= received["start"]) & (received["end"] <= waits["end"])).all()
+    assert (received["end"] - received["start"] >= 10_000_000).all()
+    assert (received["processor"] < 10_000_000).all()
 
 
 def test_a_copy_ends_though_another_thread_keeps_python_s_lock(library: Path, tmp_path: Path) -> None:

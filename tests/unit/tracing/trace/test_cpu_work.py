@@ -83,7 +83,7 @@ def test_each_kind_of_work_has_a_remedy_of_its_own() -> None:
         ("Tensor.copy_", {"converted_bytes": 1000 * MIB}, "Convert on the GPU"),
         ("Tensor.to", {"gathered_bytes": 1000 * MIB}, "Rearrange on the GPU, not at train.py:33"),
         ("ndarray.get", {}, "Fetch into kept memory"),
-        ("a tensor from a worker", {}, "Let the DataLoader of train.py:33 pin"),
+        ("tensors from workers", {}, "Let the DataLoader of train.py:33 pin"),
         ("cupy.asarray", {"staged_bytes": 1000 * MIB}, "Fill pinned memory"),
     ]:
         reading = read(program(), site(34, **PINNED), host_call(33, call, **values))
@@ -118,7 +118,7 @@ def loader(received: float, waited: float, processor: float = 0.0, **values: Any
     rows = [
         row("device", device=0, busy_seconds=2.0, kernels=100),
         site(33, source_line='x.to("cuda", non_blocking=True)', **{"received_count": 100, **values}),
-        host_call(30, "a tensor from a worker", call_seconds=received, host_seconds=received, idle_seconds=0.0,
+        host_call(30, "tensors from workers", call_seconds=received, host_seconds=received, idle_seconds=0.0,
                   processor_seconds=processor),
         row("host_call", call="DataLoader", count=100, bytes=0, call_seconds=waited + received, host_seconds=0,
             idle_seconds=0, wait_seconds=waited, pins_batches=False, **line),

@@ -29,10 +29,11 @@ from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates, writ
 from pinscope.store.safe_writer import saved_line
 from pinscope.text import first_of, one_line, shortened
 from pinscope.tracing.process_merge import Ended
-from pinscope.tracing.sites import Seen, seen_in
+from pinscope.tracing.sites import Seen, line_name, seen_in
 from pinscope.tracing.spool import Scope, Spool
 from pinscope.tracing.spool_folder import SpoolFolder
 from pinscope.tracing.trace.answer import LINES, PEAK, SIZES, TIME, ranked
+from pinscope.tracing.trace.failed_calls import alarming
 from pinscope.tracing.trace.reading import TraceParams
 from pinscope.tracing.trace.what_if import second_run_in, what_if_command
 from pinscope.units import format_bytes, format_heights, format_seconds, format_share
@@ -65,6 +66,9 @@ def print_summary(document: Document, leads_on: bool = True) -> None:
     with redirect_stdout(sys.stderr):
         print_line()
         print_prose(f"pinscope: {one_line(_what_was_recorded(run, seen) + facts.verdict(document))}", style="bold")
+        for row in (*alarming(seen)[:1], *seen.early_reads[:1]):
+            if row["source_line"]:
+                print_line(shortened(f"  {line_name(row)}  {one_line(row['source_line'])}", terminal_columns()))
         _print_answer(reading)
         in_table = {cost.rule for cost in ranked(seen)}
         _print_titles(
@@ -90,7 +94,7 @@ def _print_answer(reading: Reading) -> None:
     if (held := sum(size for _, size, *_ in holding)) >= LEAST_PINNED:
         lines = [f"{line} {format_bytes(size)}" for line, size, *_ in holding if size >= LEAST_HELD * held]
         print_prose(f"Most pinned memory at once: {format_bytes(held)}: {first_of(lines)}", hanging="  ")
-    if SIZES in tables:
+    if SIZES in tables and len(tables[SIZES].rows) > 1:
         print_line(f"Copies by size{_histogram(tables[SIZES].rows)}")
 
 
@@ -99,8 +103,6 @@ def _histogram(rows: Sequence[Sequence[Any]]) -> str:
     four times the one before."""
     counts = {size: count for size, count, *_ in rows}
     first, last = min(counts), max(counts)
-    if first == last:
-        return f": all {counts[first]:,} up to {format_bytes(first)}"
     steps = [first * 4**step for step in range(64) if first * 4**step <= last]
     heights = format_heights([counts.get(size, 0) for size in steps])
     most, _, share, *_ = max(rows, key=itemgetter(1))
@@ -131,8 +133,8 @@ def _print_lines(table: Table) -> None:
     rest = f"and {more:,} more line{'s' if more > 1 else ''} of the program; " if more else ""
     if len(cells) > 1:
         marks = "; ?: one run does not tell" if any(map(_is_open, lines)) else ""
-        marks += "; –: nothing to change" if any(each["saves"] == each["to do"] == "–" for each in lines) else ""
-        print_line(f"{rest}lines may cost the same moments: do not add them up{marks}")
+        marks += "; –: nothing known to change" if any(each["saves"] == each["to do"] == "–" for each in lines) else ""
+        print_prose(f"{rest}costs: GPU idle for the line, and its pinning; do not add lines up{marks}")
 
 
 def _is_open(cells: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ from pinscope.records.run import Table
 from pinscope.tracing.sites import MOST_SHOWN, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_key, line_name
 from pinscope.tracing.trace.calls import pinned_copies, pinning_again, small_copies, waiting
 from pinscope.tracing.trace.costs import Cost
-from pinscope.tracing.trace.cpu_work import working
+from pinscope.tracing.trace.cpu_work import is_hidden, working
 from pinscope.tracing.trace.managed import accused, faulted_words, managed, spent_seconds
 from pinscope.tracing.trace.needless import needless
 from pinscope.tracing.trace.pageable import pageable
@@ -139,7 +139,9 @@ def _copying(row: Row) -> str:
     each = f"{row['count']:,} × {format_bytes(row['median_bytes'])} ({together})"
     pieces = each if are_alike else f"{row['count']:,} cop{'ies' if row['count'] > 1 else 'y'}, {together}"
     mapped = " (a mapped file)" if row["mapping"] == "file" else ""
-    return f"{pieces} {ways.get(row['direction'], row['direction'])}, {Site(row, None).host_memory}{mapped}"
+    site = Site(row, None)
+    memory = "a pageable temporary" if is_hidden(site) else site.host_memory
+    return f"{pieces} {ways.get(row['direction'], row['direction'])}, {memory}{mapped}"
 
 
 def _pinning(row: Row) -> str:
@@ -210,16 +212,14 @@ def _parts(seen: Seen) -> Iterator[tuple[str, float]]:
             yield "GPU idle: other", other
     if seen.sites and not seen.processes:
         at_work = sum(row["host_seconds"] for row in seen.host_calls)
-        yield "CPU on copies, in all", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
+        yield "CPU held by copies", at_work + sum(site.row["call_seconds"] or 0.0 for site in seen.sites)
 
 
 def _lines(seen: Seen) -> Table:
     drawn = lines_in(seen)[:MOST_SHOWN]
     parts = [title for title in PARTS if any(title in line.parts for line in drawn)]
-    unsaved = {line_key(site.row): site.unsaved_word for site in seen.sites}
     ranges = any(line.row["ranges"] for line in drawn)
     rows = [_line(seen, line, parts, ranges=ranges) for line in drawn]
-    reasons = tuple("–" if line.costs else unsaved.get(line_key(line.row)) or "–" for line in drawn)
     return headed_table(
         LINES,
         rows,
@@ -227,7 +227,7 @@ def _lines(seen: Seen) -> Table:
         "waits (of a program without kernels: how long the CPU was in its copies), and how long it pinned memory. The "
         "parts run beside each other. Of its time: from its first copy, wait or pinning on where it repeats them, else "
         "of the whole.",
-        {"saves": reasons, "to do": ("–",) * len(drawn)},
+        {"saves": ("–",) * len(drawn), "to do": ("–",) * len(drawn)},
         bar="of its time",
     )
 

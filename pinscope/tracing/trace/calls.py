@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pinscope.analysis.texts import Text, Texts, say
 from pinscope.records.run import costing, quantity
 from pinscope.tracing.sites import Seen, line_name
-from pinscope.tracing.trace.costs import Cost, share_of_time, stood, told, took
+from pinscope.tracing.trace.costs import Cost, share_of_time, told, took
 from pinscope.tracing.trace.cpu_work import pins_again
 from pinscope.tracing.trace.needless import KINDS, needless_copies
 
@@ -156,8 +156,9 @@ def pinned_copies(seen: Seen) -> Iterator[Cost]:
     early = {(row["copy_file"], row["copy_line"]) for row in seen.early_reads}
     computing = max((row["busy_seconds"] for row in seen.devices), default=0.0)
     for site in seen.pinned:
-        if site.row["number"] not in spare and seen.is_long(site.row, min(site.stands_seconds, computing)):
-            advice = f"Overlap the pinned copies of {site.name}: {stood(seen, site)}."
+        hidden = min(site.stands_seconds, computing)
+        if site.row["number"] not in spare and seen.is_long(site.row, hidden):
+            advice = f"Overlap the pinned copies of {site.name}: hides at most {took(seen, site.row, hidden)}."
             is_early = (site.row["file"], site.row["line"]) in early
             to_do = "wait for it before its data is read" if is_early else "copy while the GPU computes"
-            yield Cost(site.row, "pinned-copies", site.stands_seconds, None, to_do, advice)
+            yield Cost(site.row, "pinned-copies", hidden, None, to_do, advice)

@@ -10,6 +10,9 @@ from pinscope.analysis.texts import Costed
 from pinscope.tracing.sites import MOSTLY, Seen, Site, line_name
 from pinscope.units import format_about, format_seconds, format_share
 
+NEARLY_ALL = 0.9
+"""Of the time: where a loop has as much, shares are said of all of it."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -70,19 +73,25 @@ def share_of_time(seen: Seen, row: Row, seconds: float) -> str:
     return f"{share} of the {format_seconds(whole)} from its first {first} on"
 
 
+def time_of(seen: Seen, row: Row) -> float:
+    """Of what a line's share is said: all of the time, or its loop's where that is clearly less."""
+    loop = seen.seconds_from_first(row)
+    return loop if loop < NEARLY_ALL * seen.seconds else seen.seconds
+
+
 def took(seen: Seen, row: Row, seconds: float) -> str:
     """``1.50 s (15.0 %)``."""
-    whole = seen.seconds_from_first(row)
+    whole = time_of(seen, row)
     share = f" ({format_share(min(seconds / whole, 1.0))})" if whole else ""
     return f"{format_seconds(seconds)}{share}"
 
 
 def saves(seen: Seen, row: Row, saved: float) -> str:
-    """``saves about 980 ms of 10.0 s (9.8 %)``; ``of its 4.00 s`` where that is not the whole."""
-    whole = seen.seconds_from_first(row)
-    time = format_seconds(whole)
-    time = time if time == format_seconds(seen.seconds) else f"its {time}"
-    share = f" of {time} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
+    """``saves about 980 ms of 10.0 s (9.8 %)``; ``of its loop's 4.00 s`` where that is not the whole."""
+    whole = time_of(seen, row)
+    if whole != seen.seconds:
+        return f"saves {format_about(saved)} of its loop's {format_seconds(whole)}"
+    share = f" of {format_seconds(whole)} ({float(f'{min(100 * saved / whole, 100):.2g}'):g} %)" if whole else ""
     return f"saves {format_about(saved)}{share}"
 
 

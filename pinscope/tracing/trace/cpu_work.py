@@ -20,7 +20,7 @@ Remedy = Literal["convert", "gather", "pin", "fetch", "receive", "make"]
 _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy_to_host")
 REMEDIES: Mapping[Remedy, tuple[str, str]] = {
     "convert": ("convert on the GPU", "Convert on the GPU, not at {}"),
-    "gather": ("copy it contiguous, rearrange on the GPU", "Rearrange on the GPU, not at {}"),
+    "gather": ("copy it as it lies, rearrange on the GPU", "Rearrange on the GPU, not at {}"),
     "pin": ("pin once, use it again", "Pin once at {}, not {:,} times"),
     "fetch": ("copy into pinned memory that is kept", "Fetch into kept memory at {}"),
     "receive": ("DataLoader(pin_memory=True)", "Let the DataLoader of {} pin"),

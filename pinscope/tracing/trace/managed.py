@@ -102,7 +102,7 @@ def managed(seen: Seen) -> Iterator[Cost]:
         took = f"page faults of managed memory took {format_about(spent)} ({format_share(share)})"
         gain = took if known is None else saves(seen, row, known)
         advice = f"Prefetch or copy the managed memory that {line_name(row)} touches: {gain}."
-        yield Cost(row, "managed-memory", spent, known, "prefetch it, or copy it", advice, finding)
+        yield Cost(row, "managed-memory", spent, known, "prefetch managed memory, or copy it", advice, finding)
 
 
 def managed_table(seen: Seen) -> Table:

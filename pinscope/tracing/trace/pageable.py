@@ -11,7 +11,7 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Quantity, costing, quantity
 from pinscope.tracing.sites import Seen, Site, line_name
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
-from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, told
+from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, time_of, told
 from pinscope.tracing.trace.cpu_work import REMEDIES, is_hidden
 from pinscope.units import format_about, format_seconds, format_share
 
@@ -240,7 +240,7 @@ def _memory_figures(row: Row) -> tuple[Quantity, ...]:
 
 def _file_advice(seen: Seen, site: Site) -> str:
     """What to do where a line waits for a mapped file."""
-    whole, spent = seen.seconds_from_first(site.row), site.unexplained_seconds
+    whole, spent = time_of(seen, site.row), site.unexplained_seconds
     share = f" ({format_share(min(spent / whole, 1.0))})" if whole else ""
     at = f"at {site.name} {_faults_words(site.row)} take {format_about(spent)}{share}"
     return f"Read {_file_name(site.row)} by readinto, not mapped: {at}."

@@ -34,7 +34,7 @@ def test_the_time_of_one_gpu_is_taken_apart_whole() -> None:
     took = column(answer(GPU, site(33), WAIT)[TIME], "took")
     assert took == {
         "Duration": 10.0, "GPU busy": 5.0, "GPU idle: copies": 1.0, "GPU idle: after waits": 2.0,
-        "GPU idle: other": pytest.approx(2.0), "CPU on copies, in all": 1.0,
+        "GPU idle: other": pytest.approx(2.0), "CPU held by copies": 1.0,
     }  # fmt: skip
     whole = column(answer({**GPU, "busy_seconds": 7.0}, site(33), WAIT)[TIME], "took")
     assert "GPU idle: other" not in whole
@@ -55,7 +55,7 @@ def test_idle_time_of_several_gpus_or_processes_is_no_part_of_the_program_s_time
 
 def test_waits_of_earlier_versions_which_counted_copies_too_are_no_part_of_the_time() -> None:
     older = {name: value for name, value in WAIT.items() if name != "first_seconds"}
-    assert list(column(answer(GPU, site(33), older)[TIME], "took")) == ["Duration", "GPU busy", "CPU on copies, in all"]
+    assert list(column(answer(GPU, site(33), older)[TIME], "took")) == ["Duration", "GPU busy", "CPU held by copies"]
 
 
 def test_nothing_is_said_of_the_time_of_a_program_that_used_no_gpu() -> None:
@@ -87,7 +87,7 @@ def test_a_line_that_costs_little_is_told_to_change_nothing() -> None:
     table = answer(GPU, site(33, "pinned", idle_seconds=0.01), site(26, large_count=0, median_bytes=64.0))[LINES]
     words = {cells[0]: (cells[table.columns.index("saves")], cells[table.columns.index("to do")])
              for cells in table_texts(table)}  # fmt: skip
-    assert words == {"train.py:33": ("is pinned", "–"), "train.py:26": ("small copies", "–")}
+    assert words == {"train.py:33": ("–", "–"), "train.py:26": ("–", "–")}
 
 
 def test_the_most_pinned_memory_names_the_lines_that_held_it() -> None:
@@ -129,7 +129,7 @@ def test_a_line_that_moves_its_data_on_the_cpu_is_one_line_with_its_parts_and_to
     assert cells["costs"] == pytest.approx(0.85)
     assert (cells["to do"], cells["saves"]) == ("pin once, use it again", pytest.approx(0.8 * 0.99))
     assert column(tables[TIME], "took")["GPU idle: CPU work for copies"] == 0.8
-    assert column(tables[TIME], "took")["CPU on copies, in all"] == pytest.approx(1.8)
+    assert column(tables[TIME], "took")["CPU held by copies"] == pytest.approx(1.8)
 
 
 def test_nothing_to_do_is_said_only_where_the_cpu_s_work_was_recorded_and_all_of_it_is_little() -> None:

@@ -67,7 +67,7 @@ def test_what_pinning_saves_is_less_than_the_time_though_several_threads_hold_th
 def test_what_the_program_did_before_a_loop_is_not_in_its_share() -> None:
     """A start of 6 s: without it the copies take a quarter of the time."""
     reading = read(program(), site(33, first_seconds=6.0))
-    assert reading.verdict == "Pin what train.py:33 copies, where it is made: saves about 980 ms of its 4.00 s (24 %)."
+    assert reading.verdict == "Pin what train.py:33 copies, where it is made: saves about 980 ms of its loop's 4.00 s."
     (finding,) = found(reading, "pageable-copies")
     assert finding.title.endswith("about 979 ms less, 24.5 % of the 4.00 s from its first copy on")
     assert finding.severity == "warning"
@@ -78,7 +78,7 @@ def test_a_line_of_a_process_has_its_share_of_that_process_s_time() -> None:
         row("process", process=4 + rank, rank=rank, active_seconds=8.0 + rank, copies=1, kernels=1) for rank in (0, 1)
     ]
     sites = [site(33, process=4 + rank, rank=rank, first_seconds=4.0, idle_seconds=1.0 + rank) for rank in (0, 1)]
-    assert "saves about 2 s of its 5.00 s (40 %)" in (read(program(), *ranks, *sites).verdict or "")
+    assert "saves about 2 s of its loop's 5.00 s" in (read(program(), *ranks, *sites).verdict or "")
 
 
 def test_waits_and_pins_have_their_share_from_their_first_on() -> None:
@@ -197,7 +197,7 @@ def test_a_line_that_copies_little_but_costs_much_stands_first() -> None:
 
 
 def test_pinned_copies_for_which_the_gpu_stands_are_to_overlap() -> None:
-    verdict = "Overlap the pinned copies of train.py:33: the GPU idled 1.00 s (10.0 %)."
+    verdict = "Overlap the pinned copies of train.py:33: hides at most 1.00 s (10.0 %)."
     assert read(program(), COMPUTE, site(33, "pinned")).verdict == verdict
 
 

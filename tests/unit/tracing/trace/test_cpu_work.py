@@ -8,6 +8,7 @@ import pytest
 
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Finding, Reading
+from pinscope.tracing.sites import PINNING_SECONDS
 from pinscope.tracing.trace.answer import LINES
 from tests.data.synthetic_trace import MIB, host_call, place, program, row, run, site
 
@@ -133,7 +134,9 @@ def test_a_dataloader_that_pins_moves_receiving_and_copying_into_a_thread() -> N
         (6.0, 0.0, 0.1, 3.0),  # a thread receives and copies for 7 of 10 s: the rest runs beside it
         (0.5, 0.0, 5.0, 0.0),  # the workers are slower
     ]:
-        assert loader(received, waited, processor).headline[0].value == pytest.approx(saved)
+        assert loader(received, waited, processor).headline[0].value == pytest.approx(saved, abs=0.01)
+    many = loader(0.5, 0.1, received_count=10_000)  # to pin each takes Python as well
+    assert many.headline[0].value == pytest.approx(1.5 - 10_000 * PINNING_SECONDS)
 
 
 def test_copies_of_memory_that_no_worker_sent_are_estimated_as_ever() -> None:

@@ -38,14 +38,6 @@ def wild(way: str, *seconds: float, **labels: Any) -> ROWS:
     return [rows(way, each, **labels)[1] for _ in range(3) for each in seconds]
 
 
-def lines() -> ROWS:
-    """A copy that costs 5 ms and 0.1 ms a use; zero-copy at 2 ms a use, less where less is used."""
-    measured: ROWS = []
-    for uses in (1, 2, 4, 8):
-        measured += rows("copy", 5e-3 + uses * 1e-4, uses=uses) + rows("mapped", uses * 2e-3, uses=uses)
-    return measured
-
-
 def accesses(rows: ROWS) -> Accesses:
     measured = of(synthetic.run("access"), rows)
     assert measured
@@ -99,19 +91,6 @@ def test_a_share_at_which_a_pattern_is_not_known_is_none_from_which_all_are_fast
     assert finding.title.endswith("faster than a copy at 6.2 % (streaming write)")
     assert "slower at 100.0 %, not known at 6.2 % (streaming read)" in finding.detail
     assert None not in [figure.value for figure in finding.evidence]
-
-
-def test_one_more_use_takes_what_the_uses_add_without_the_copy() -> None:
-    tables = {table.title: table for table in read(lines()).tables}
-    ((pattern, copied, mapped, times),) = tables["What one more use takes"].rows
-    assert (pattern, copied, mapped, times) == ("streaming read", *map(pytest.approx, (1e-4, 2e-3, 20.0)))
-
-
-def test_what_one_more_use_takes_is_left_out_where_uses_do_not_differ_or_drown_in_noise() -> None:
-    zero_copy = rows("mapped", 2e-3) + rows("mapped", 4e-3, uses=2)
-    fewer, hardly = (rows("copy", 5e-3) + rows("copy", seconds, uses=2) + zero_copy for seconds in (4.9e-3, 5.1e-3))
-    for measured in (fewer, hardly, rows("copy", 5e-3) + rows("mapped", 5e-3)):
-        assert "What one more use takes" not in {table.title for table in read(measured).tables}
 
 
 def test_tables_charts_and_findings_call_the_same_ways_as_good() -> None:

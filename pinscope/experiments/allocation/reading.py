@@ -40,8 +40,6 @@ class BreakEven:
     """What a pinned buffer costs more than a pageable one, and what each copy gains.
 
     Attributes:
-        way: how the pinned buffer is got.
-        base: the pageable buffer that it replaces.
         extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
             and unregistering.
         off_seconds: how far that may be off.

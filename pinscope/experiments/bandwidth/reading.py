@@ -37,20 +37,7 @@ def _or_dash(name: str | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """All repeats of one combination.
-
-    Attributes:
-        backing: what stands under the memory; ``None`` where the run does not say.
-        cache: ``None`` where content came from the device, or the run does not say.
-        bytes: moved in each direction by one copy.
-        device: the GPU that these copies belong to.
-        devices: how many GPUs copied at the same time.
-        one_more_seconds: each of many in a row.
-        one_more_copies: how many in a row; 1: one copy is both.
-        one_copy_seconds: from an idle stream.
-        wall_seconds, issue_seconds: of one copy.
-        wrong_words: words that did not arrive, over all repeats.
-    """
+    """All repeats of one combination; its values are those of the observations."""
 
     memory: Annotated[str, Label("memory")]
     backing: Annotated[str | None, Label("pages", words=_or_dash)]

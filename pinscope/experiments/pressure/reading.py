@@ -63,11 +63,7 @@ def _seconds(rows: Sequence[Row]) -> Summary | None:
 
 @dataclass(frozen=True)
 class Stage:
-    """Before, one step with its memory held, or after. A value is ``None`` where it was not reported, or not yet.
-
-    Attributes:
-        rows: of this stage.
-    """
+    """Before, one step with its memory held, or after. A value is ``None`` where it was not reported, or not yet."""
 
     rows: Sequence[Row]
 
@@ -162,7 +158,6 @@ class Mark(NamedTuple):
     """From this amount on others suffer.
 
     Attributes:
-        kind: how.
         bytes: pinned at the first step where it was so.
         below_bytes: pinned at the step before: it lies between the two.
     """
@@ -178,12 +173,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Course:
-    """Stages in their order: of a run on the host, or of one group. Those that have not been reached are missing.
-
-    Attributes:
-        rows: all of them.
-        before, held, after: the stages.
-    """
+    """Stages in their order: of a run on the host, or of one group. Those that have not been reached are missing."""
 
     rows: Sequence[Row]
     before: Stage

@@ -77,16 +77,11 @@ class Trial:
     Attributes:
         sharing: what each registers; of one owner nothing.
         context_bytes: GPU memory that all processes together took before they asked for any.
-        buffer_bytes: GPU memory of their buffers.
         table_bytes: page tables: of the GPU; on the host model those of the processes.
         host_pinned_bytes: what the host's count of pinned pages grew by.
-        start_seconds: until a process was ready.
         touch_seconds: until the memory was touched, once.
-        pin_seconds: of a process that pinned.
         all_seconds: until all had it pinned, touching and all; not known of older runs.
         bytes_per_second: all copies together, over the rounds.
-        wrong_count, checked_count: words in all processes and rounds.
-        left_bytes: GPU memory still used when all had ended.
         table_steps: page tables in the row of each process that pinned, counted from before the first.
     """
 

@@ -45,7 +45,7 @@ def test_noise_hides_no_more_than_all_and_no_less_than_nothing(device_seconds: f
     figure = drawn([one_pass(device_seconds=device_seconds)])["overlap-passes"].figure
 
     assert f"{format_seconds(device_seconds)}, {hidden} hidden" in written(figure)
-    assert bars(figure, "data intact").x == (device_seconds * 1e3,)
+    assert bars(figure, "data intact").x == pytest.approx((device_seconds * 1e3,))
     assert figure.layout.xaxis.range[0] == 0
 
 

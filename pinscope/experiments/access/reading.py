@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Annotated, Literal, NamedTuple
 
 from pinscope.analysis.cells import (
@@ -152,22 +152,6 @@ def winners(alike: Sequence[Cell]) -> list[Cell]:
 SCATTERED: Sequence[PatternName] = ("random_read", "scatter_write")
 
 
-class Course(NamedTuple):
-    """Zero-copy beside the copy in its place, in one pattern, over uses or over the share."""
-
-    pattern: PatternName
-    by: By
-    pairs: Sequence[Pair]
-
-    @property
-    def stretches(self) -> list[tuple[Verdict, list[int]]]:
-        """Neighbouring points at which zero-copy does equally, and how. Between points nothing is known."""
-        return [
-            (how, [getattr(pair.cell, self.by) for pair in pairs])
-            for how, pairs in groupby(self.pairs, key=lambda pair: pair.verdict)
-        ]
-
-
 @dataclass(frozen=True)
 class Accesses:
     """The cells of a run."""
@@ -217,12 +201,13 @@ class Accesses:
         course = [cell for cell in self.cells if cell.pattern == pattern and getattr(cell, other) == self.least(other)]
         return grouped(sorted(course, key=lambda cell: int(getattr(cell, by))), lambda cell: cell.way)
 
-    def courses(self, by: By) -> list[Course]:
-        """Of the patterns in which zero-copy was measured at several points."""
+    def courses(self, by: By) -> list[list[Pair]]:
+        """Zero-copy beside the copy in its place, over uses or over the share: of each pattern in which it was measured
+        at several points."""
         by_cell = {pair.cell: pair for pair in self.pairs}
-        mapped = {pattern: self.over(by, pattern).get("mapped", ()) for pattern in self.patterns}
-        pairs = {pattern: [by_cell[cell] for cell in course if cell in by_cell] for pattern, course in mapped.items()}
-        return [Course(pattern, by, pairs[pattern]) for pattern in pairs if pairs[pattern] and len(mapped[pattern]) > 1]
+        mapped = [self.over(by, pattern).get("mapped", ()) for pattern in self.patterns]
+        courses = [[by_cell[cell] for cell in cells if cell in by_cell] for cells in mapped if len(cells) > 1]
+        return list(filter(None, courses))
 
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Accesses | None:

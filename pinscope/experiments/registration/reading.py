@@ -36,10 +36,7 @@ SHARINGS: Mapping[Sharing, Way] = {
 """What the processes share, and whether they register it for all contexts."""
 CONTEXTS: Mapping[Contexts, str] = {"every_gpu": "every GPU", "own_gpu": "one GPU each"}
 """Where processes on several GPUs have contexts."""
-SOURCES: Mapping[Source, Way] = {
-    "host": way("From the opener's pinned memory", "its pinned memory"),
-    "device": way("From the opener's own GPU", "its own GPU's memory"),
-}
+SOURCES: Mapping[Source, str] = {"host": "its pinned memory", "device": "its own GPU's memory"}
 """From where a process copies into the opened memory of another GPU."""
 
 

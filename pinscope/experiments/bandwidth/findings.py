@@ -228,9 +228,8 @@ def _link(copies: Copies) -> Iterator[Costed]:
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
         yield limit / (payload_now(link) or limit), narrow
-    slow = {
-        way: share for way, share in copies.link_shares.items() if _is_below(share, SLOW_LINK, copies.best_pinned[way])
-    }
+    shares = {way: cell.bytes_per_second / limit for way, cell in copies.best_pinned.items()}
+    slow = {way: share for way, share in shares.items() if _is_below(share, SLOW_LINK, copies.best_pinned[way])}
     if slow:
         pcie = f"PCIe generation {link.generation_max} with {link.width_max} lanes"
         yield say(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
+from pinscope.analysis.rules import SAME_RATE
 from pinscope.analysis.statistics import Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import Wrong
 from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
@@ -40,8 +41,6 @@ SOURCES: Mapping[Source, str] = {"host": "its pinned memory", "device": "its own
 """From where a process copies into the opened memory of another GPU."""
 
 
-SAME_RATE = 0.05
-"""Rates that differ by less are the same."""
 RATE = "bytes/second"
 """Of a headline."""
 TABLES = {

@@ -29,7 +29,7 @@ from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
-from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
+from pinscope.lab.harness import CONTEXT_BYTES, PROCESS_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import install_command
@@ -41,8 +41,8 @@ from pinscope.units import parse_bytes
 
 Placed = Literal["near", "node"]
 What = IssuedBy | Literal["all_reduce"]
-PROCESS_BYTES, TORCH_PROCESS_BYTES = 512 * 2**20, 2**31
-"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part; with PyTorch and NCCL."""
+TORCH_PROCESS_BYTES = 2**31
+"""Set aside of host memory for each process with PyTorch and NCCL."""
 COPIES = 4
 """That follow each other in a repeat: the common window of several GPUs holds at least three of each."""
 USUAL_REPEATS = 0.57

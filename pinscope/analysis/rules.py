@@ -250,6 +250,8 @@ SLOW_LINK = 0.85
 SHARED_UPLINK = 0.9
 """GPUs that copy at once below this share of what they reach alone share something on the way."""
 
+SAME_RATE = 0.05
+"""Rates that differ by less are the same."""
 BELOW_LIKE = 0.9
 """Large pinned copies below this share of what another GPU of the same model reaches are worth a look."""
 

@@ -63,8 +63,7 @@ DIRECTION_TITLES: Mapping[str, str] = {
     "d2h": "Device to host (d2h)",
     "bidirectional": "Both directions at once",
 }
-DIRECTIONS = tuple(DIRECTION_TITLES)
-"""Directions in the order in which panels show them."""
+"""Direction → title of a panel, in the order in which panels show them."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 PANEL_PIXELS = 195
@@ -242,18 +241,3 @@ def panel_values(figure: go.Figure, axis: Any) -> list[float]:
 def seconds_unit(longest: float) -> tuple[float, str]:
     """Seconds of the unit that an axis from 0 to ``longest`` seconds reads best in, and its name."""
     return next((pair for pair in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if longest >= pair[0]), (1e-9, "ns"))
-
-
-def count_axis(figure: go.Figure, most: float, title: str) -> None:
-    """Make every y axis a logarithmic one of counts up to ``most``: 1, 10, 100 …; 1, 2, 5, 10 where that is all."""
-    firsts = (1, 2, 5) if most <= 10 else (1,)
-    ticks = [first * 10**power for power in range(16) for first in firsts]
-    top = max(math.ceil(math.log10(max(most, 1)) + 0.05), 1)
-    figure.update_yaxes(
-        type="log",
-        tickmode="array",
-        tickvals=ticks,
-        ticktext=[f"{tick:,}" for tick in ticks],
-        title_text=f"{title} (count, log scale)",
-        range=[-0.1, top + 0.05],
-    )

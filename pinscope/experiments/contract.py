@@ -57,9 +57,6 @@ def possible(
     """The cases that this machine can do. What is left out is noted, once a reason.
 
     Args:
-        cases: all of them.
-        harness: takes the notes.
-        why_not: of a case.
         instead: the setting that asks for what other machines can do.
 
     Raises:
@@ -83,12 +80,7 @@ def possible(
 
 
 class Progress(Generic[What]):
-    """Hands out cases, and reports the share of their seconds that has gone by.
-
-    Args:
-        cases: all of them; :meth:`through` hands out some at a time.
-        harness: takes the reports.
-    """
+    """Hands out cases, and reports the share of their seconds that has gone by."""
 
     def __init__(self, cases: Sequence[Case[What]], harness: Harness) -> None:
         self._cases, self._harness = cases, harness

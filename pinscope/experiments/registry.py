@@ -34,11 +34,6 @@ class Reader:
 
     The code is imported when it is first asked for: a command needs one of them, and drawing needs Plotly, which takes
     a fifth of a second to import.
-
-    Attributes:
-        name: of the kind.
-        run: the class of their records.
-        package: where the code stands.
     """
 
     name: str
@@ -318,8 +313,6 @@ def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHE
     """The charts of a run; errors as for :func:`read_run`.
 
     Args:
-        run: of any kind.
-        rows: its observations.
         attached: its attachments; without them the charts that need them are left out.
     """
     return list(charts_of(run, rows, attached))

@@ -127,6 +127,8 @@ SAFE_MEMLOCK_SHARE = 0.95
 """Share of what may still be locked: the limit is exact, only the libraries' own locked pages need room."""
 SAFE_DEVICE_SHARE = 0.8
 """Share of the GPU's free memory: the CUDA context takes about 0.5 GiB of it, and other processes come and go."""
+PROCESS_BYTES = 512 * 2**20
+"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 CONTEXT_BYTES = 640 * 2**20
 """Set aside of GPU memory for each process with a context; one took about 520 MiB on an H200 with driver 580."""
 

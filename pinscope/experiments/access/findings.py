@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
-from pinscope.analysis.cells import AS_GOOD
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import measured
 from pinscope.analysis.texts import Costed, Text, joined, saying, times
-from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, By, Course, Pair, faster_shares, known_pairs
+from pinscope.experiments.access.reading import PATTERNS, WAYS, Accesses, Pair, faster_shares, known_pairs
 from pinscope.units import format_count, format_share
 
 SLOW_MANAGED = 2.0
 """On-demand migration that takes this many times a copy is worth a finding."""
-_EQUAL = f"Ways count as equally good where one takes at most {AS_GOOD:.2f} times as long as the other."
+_WINNERS = "The first table names the best way of each case, and those as good."
 TEXTS = {
     "access-uses": Text(
         "zero-copy was measured beside an explicit copy for several numbers of uses",
         "Data that kernels use whole: zero-copy takes up to {longer} as long as an explicit copy ({used})",
-        "Beside an explicit copy of {worst.cell.bytes:bytes}, zero-copy is {course}. " + _EQUAL,
+        "The data has {worst.cell.bytes:bytes}. " + _WINNERS,
         "Copy data to the GPU where zero-copy is slower; where it is as good, either will do.",
     ),
     "access-sparse": Text(
         "zero-copy was measured beside a copy at several shares of the data",
         "Data used in part, for {uses}: zero-copy is faster than a copy {where}",
-        "Beside a copy (of the part alone where a 2D copy takes it), for {uses}, zero-copy is {course}. " + _EQUAL,
+        "The copy is of the part alone where a 2D copy takes it. " + _WINNERS,
         "Map the buffer where zero-copy is faster; where it is slower, copy the part alone, if kernels use whole "
         "blocks (cudaMemcpy2DAsync), else all of the data.",
     ),
@@ -51,11 +51,11 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
     courses = accesses.courses("uses")
     if not courses or accesses.least("spacing") > 1:
         return
-    known = known_pairs(pair for course in courses for pair in course.pairs)
+    known = known_pairs(chain(*courses))
     if not known:
         return
     worst = max(known, key=lambda pair: pair.times)
-    ends = [worst, *(pair for course in courses for pair in (course.pairs[0], course.pairs[-1]))]
+    ends = [worst, *(pair for course in courses for pair in (course[0], course[-1]))]
     evidence = [pair.figure(f"Time of zero-copy against an explicit copy, {_used(pair)}") for pair in ends]
     yield say(
         "access-uses",
@@ -64,7 +64,6 @@ def _whole(accesses: Accesses) -> Iterator[Costed]:
         worst=worst,
         longer=times(worst.times, *(cell.wall_seconds for cell in worst)),
         used=_used(worst),
-        course=_by_course(courses),
     )
 
 
@@ -73,8 +72,8 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
     courses = accesses.courses("spacing")
     if not courses:
         return
-    pairs = [pair for course in courses for pair in course.pairs]
-    known = [known for course in courses if (known := known_pairs(course.pairs))]
+    pairs = list(chain(*courses))
+    known = [known for course in courses if (known := known_pairs(course))]
     faster, always = [pair for pair in pairs if pair.verdict == "faster"], faster_shares(pairs)
     widest = min((pair.cell.spacing for pair in faster), default=None)
     won = [pair for pair in faster if pair.cell.spacing == widest]
@@ -89,7 +88,6 @@ def _parts(accesses: Accesses) -> Iterator[Costed]:
         cost=max((1 / pair.times for pair in known_pairs(pairs)), default=1.0),
         where=_where(faster, always),
         uses=format_count(accesses.least("uses"), "use"),
-        course=_by_course(courses),
     )
 
 
@@ -103,24 +101,6 @@ def _where(faster: Sequence[Pair], always: str) -> str:
     if always != widest and len(alike) < len(patterns):
         return f"at {always} (all patterns), in some up to {widest}" if always else f"in some patterns up to {widest}"
     return f"at {widest} ({joined(list(patterns))})"
-
-
-def _by_course(courses: Sequence[Course]) -> str:
-    """``as good for 1 use, slower for 2 to 8 uses (streaming read and streaming write); slower …``."""
-
-    def words(course: Course) -> str:
-        return ", ".join(f"{how} {_points(course.by, points)}" for how, points in course.stretches)
-
-    alike = grouped(courses, words).items()
-    return "; ".join(f"{text} ({joined([PATTERNS[course.pattern] for course in group])})" for text, group in alike)
-
-
-def _points(by: By, points: Sequence[int]) -> str:
-    least, most = points[0], points[-1]
-    if by == "spacing":
-        share = format_share(1 / least)
-        return f"at {share}" if least == most else f"from {share} to {format_share(1 / most)}"
-    return f"for {format_count(least, 'use')}" if least == most else f"for {least} to {format_count(most, 'use')}"
 
 
 def _on_demand(accesses: Accesses) -> Iterator[Costed]:

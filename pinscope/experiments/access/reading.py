@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Annotated, Literal, NamedTuple
 
 from pinscope.analysis.cells import (
@@ -27,7 +26,7 @@ from pinscope.analysis.cells import (
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.analysis.statistics import Summary, are_known, compared, measured
 from pinscope.analysis.texts import Wrong
-from pinscope.records.run import MOST_OFF, VARIES, ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import VARIES, ExperimentRun, Quantity, Table, quantity, table
 from pinscope.units import format_count, format_share
 
 WayName = Literal["copy", "copy_part", "mapped", "managed", "prefetched"]
@@ -153,22 +152,6 @@ def winners(alike: Sequence[Cell]) -> list[Cell]:
 SCATTERED: Sequence[PatternName] = ("random_read", "scatter_write")
 
 
-class Course(NamedTuple):
-    """Zero-copy beside the copy in its place, in one pattern, over uses or over the share."""
-
-    pattern: PatternName
-    by: By
-    pairs: Sequence[Pair]
-
-    @property
-    def stretches(self) -> list[tuple[Verdict, list[int]]]:
-        """Neighbouring points at which zero-copy does equally, and how. Between points nothing is known."""
-        return [
-            (how, [getattr(pair.cell, self.by) for pair in pairs])
-            for how, pairs in groupby(self.pairs, key=lambda pair: pair.verdict)
-        ]
-
-
 @dataclass(frozen=True)
 class Accesses:
     """The cells of a run."""
@@ -218,25 +201,13 @@ class Accesses:
         course = [cell for cell in self.cells if cell.pattern == pattern and getattr(cell, other) == self.least(other)]
         return grouped(sorted(course, key=lambda cell: int(getattr(cell, by))), lambda cell: cell.way)
 
-    def courses(self, by: By) -> list[Course]:
-        """Of the patterns in which zero-copy was measured at several points."""
+    def courses(self, by: By) -> list[list[Pair]]:
+        """Zero-copy beside the copy in its place, over uses or over the share: of each pattern in which it was measured
+        at several points."""
         by_cell = {pair.cell: pair for pair in self.pairs}
-        mapped = {pattern: self.over(by, pattern).get("mapped", ()) for pattern in self.patterns}
-        pairs = {pattern: [by_cell[cell] for cell in course if cell in by_cell] for pattern, course in mapped.items()}
-        return [Course(pattern, by, pairs[pattern]) for pattern in pairs if pairs[pattern] and len(mapped[pattern]) > 1]
-
-    def one_more_use(self, pattern: PatternName, way: WayName) -> float | None:
-        """Seconds that each use after the fewest takes, of data that is used whole.
-
-        ``None`` where only one number of uses was measured, or where what more uses take is lost in the noise.
-        """
-        course = [cell for cell in self.over("uses", pattern).get(way, ()) if cell.spacing == 1]
-        if len(course) < 2:
-            return None
-        few, many = course[0], course[-1]
-        more = many.seconds - few.seconds
-        off = math.hypot(*(cell.seconds * cell.wall_seconds.uncertainty for cell in (few, many)))
-        return more / (many.uses - few.uses) if off <= MOST_OFF * more else None
+        mapped = [self.over(by, pattern).get("mapped", ()) for pattern in self.patterns]
+        courses = [[by_cell[cell] for cell in cells if cell in by_cell] for cells in mapped if len(cells) > 1]
+        return list(filter(None, courses))
 
 
 def of(run: ExperimentRun, rows: Sequence[Row]) -> Accesses | None:
@@ -247,8 +218,8 @@ def of(run: ExperimentRun, rows: Sequence[Row]) -> Accesses | None:
 
 
 def tables(accesses: Accesses) -> Iterator[Table]:
-    """Which way is faster, what more uses cost, and all cells."""
-    yield from (_winners(accesses), _more_uses(accesses))
+    """Which way is faster, and all cells."""
+    yield _winners(accesses)
     yield every_combination(accesses.cells, "Medians. Useful rate: bytes that kernels used, over the time.")
 
 
@@ -331,21 +302,4 @@ def _winners(accesses: Accesses) -> Table:
         rows,
         note=f"{AS_GOOD_WORDS} n/a: the fastest varies too much to tell; the slowest is of those that do not. Times "
         "run from data on the host until the result can be used.",
-    )
-
-
-def _more_uses(accesses: Accesses) -> Table:
-    """GPU memory beside host memory: what a kernel takes once the data is where it shall be."""
-    rows = []
-    for pattern in accesses.patterns:
-        copied, mapped = accesses.one_more_use(pattern, "copy"), accesses.one_more_use(pattern, "mapped")
-        if copied is not None and mapped is not None:
-            rows.append((PATTERNS[pattern], copied, mapped, mapped / copied))
-    seconds = {"copied to GPU memory": "seconds", "zero-copy (mapped)": "seconds"}
-    return table(
-        "What one more use takes",
-        {"pattern": "text", **seconds, "zero-copy ÷ GPU memory": "ratio"},
-        rows,
-        note="Of data that is used whole: the time of the most uses less that of the fewest, divided by the uses "
-        "between. The copy itself is in neither.",
     )

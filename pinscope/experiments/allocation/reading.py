@@ -40,8 +40,6 @@ class BreakEven:
     """What a pinned buffer costs more than a pageable one, and what each copy gains.
 
     Attributes:
-        way: how the pinned buffer is got.
-        base: the pageable buffer that it replaces.
         extra_seconds: getting and giving back, beyond what the pageable buffer costs; for a registration, registering
             and unregistering.
         off_seconds: how far that may be off.
@@ -72,11 +70,6 @@ class BreakEven:
             return 0
         gain = self.gain_seconds or 0.0
         return math.ceil(self.extra_seconds / gain) if gain > 0 else None
-
-    @property
-    def usual(self) -> bool:
-        """True for the one comparison of each way that headline and charts show."""
-        return self.base == WAYS[self.way].base
 
 
 def needed_faults(way: str, nbytes: int, page_bytes: int) -> int | None:
@@ -192,9 +185,10 @@ class Buffers:
         return next((cell for way in ways if (cell := self.largest(way))), None)
 
     def usual_evens(self) -> list[BreakEven]:
-        """Of the largest fresh pinned buffer, by direction, h2d first."""
+        """Of the largest fresh pinned buffer, in place of the usual pageable one; by direction, h2d first."""
         size = max((size for way, size in self.fresh if way == "pinned"), default=None)
-        evens = [even for even in self.evens if even.usual and even.way == "pinned" and even.bytes == size]
+        compared = ("pinned", WAYS["pinned"].base, size)
+        evens = [even for even in self.evens if (even.way, even.base, even.bytes) == compared]
         return sorted(evens, key=lambda even: even.direction != "h2d")
 
     def dearest(self) -> BreakEven | None:

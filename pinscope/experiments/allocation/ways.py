@@ -109,16 +109,7 @@ _LIBC.free.argtypes = [ctypes.c_void_p]
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """How long one buffer took, in seconds.
-
-    Attributes:
-        get_seconds: until it was there, all parts together.
-        touch_seconds: of that, writing to every page; ``None`` where that is no step of its own.
-        register_seconds: of that, pinning memory that was there already; ``None`` likewise.
-        unregister_seconds: of giving back, unpinning memory that stays; ``None`` likewise.
-        give_back_seconds: until it was gone.
-        page_faults: of this process while it got the buffer; ``None`` where the kernel does not count them.
-    """
+    """How long one buffer took, in seconds, as an observation names it."""
 
     get_seconds: float
     touch_seconds: float | None = None

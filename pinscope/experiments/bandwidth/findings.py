@@ -10,14 +10,12 @@ from operator import attrgetter
 from pinscope.analysis.models import SLOT_SETTINGS, link_below_best, link_evidence, packet_words, payload_now
 from pinscope.analysis.read_rows import Rows, grouped
 from pinscope.analysis.rules import BELOW_LIKE, SLOW_LINK
-from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured, together
+from pinscope.analysis.statistics import are_known, exceeds, is_distinct, measured
 from pinscope.analysis.texts import Costed, Text, joined, part_words, saying, times
 from pinscope.experiments.bandwidth.reading import LARGE, PAYS, Cell, Copies, Gain
 from pinscope.records.run import ExperimentRun, Finding, Quantity, quantity
 from pinscope.units import format_bandwidth, format_bytes, format_seconds
 
-FALLS = 1.5
-"""The host model's best rate over that of its largest copies, from which on it is said."""
 _FACTORS = {
     "backing": ("Pages", "pages (4k: small ones, thp: huge ones)"),
     "cache": ("CPU caches", "caches (warm: just written by the CPU; cold: not)"),
@@ -45,14 +43,6 @@ TEXTS = {
         "be.",
         "Check the link's generation under load (pinscope doctor while a copy runs), that the process runs on the "
         "GPU's NUMA node (numactl --cpunodebind), and that no other program copies at the same time.",
-    ),
-    "falls-with-size": Text(
-        f"on the host model the largest pinned copies reach less than 1 / {FALLS:g} of the best rate, not by chance",
-        "The model's pinned copies fall from {best.bytes_per_second:rate} ({best.bytes:bytes}) to "
-        "{last.bytes_per_second:rate} ({last.bytes:bytes})",
-        "A thread stands in for the copy engine, and copies faster what the processor's caches hold. A GPU's engine "
-        "has no such fall.",
-        "Compare the largest copies: the others tell of caches, not of memory.",
     ),
     "below-its-like": Text(
         f"large pinned copies reach less than {BELOW_LIKE:.0%} of the rate of another GPU of the same model",
@@ -194,21 +184,6 @@ def _states(copies: Copies) -> Iterator[Costed]:
         )
 
 
-def _falls(copies: Copies) -> Iterator[Costed]:
-    """Of the host model, whose copies are a processor's: the direction in which large ones fall most."""
-    curves = [curve for way in ("h2d", "d2h") if copies.run.lab == "host" and (curve := copies.engine("pinned", way))]
-    ends = [(max(curve, key=RATE), curve[-1]) for curve in curves]
-    falls = [(best, last) for best, last in ends if RATE(best) / RATE(last) * (1 - _off(best, last)) > FALLS]
-    if falls:
-        best, last = max(falls, key=lambda pair: RATE(pair[0]) / RATE(pair[1]))
-        evidence = (cell.rate(f"Pinned, {cell.direction}, {format_bytes(cell.bytes)}") for cell in (best, last))
-        yield say("falls-with-size", *evidence, best=best, last=last)
-
-
-def _off(*cells: Cell) -> float:
-    return together(*(cell.one_more_seconds for cell in cells))
-
-
 def _widest(copies: Copies, way: str) -> list[Cell] | None:
     """The states of pageable memory at the size at which their rates differ most; ``None`` where they hardly do."""
     states = [
@@ -253,9 +228,8 @@ def _link(copies: Copies) -> Iterator[Costed]:
     narrow = link_below_best(run.device, link, busy=False)
     if narrow is not None:
         yield limit / (payload_now(link) or limit), narrow
-    slow = {
-        way: share for way, share in copies.link_shares.items() if _is_below(share, SLOW_LINK, copies.best_pinned[way])
-    }
+    shares = {way: cell.bytes_per_second / limit for way, cell in copies.best_pinned.items()}
+    slow = {way: share for way, share in shares.items() if _is_below(share, SLOW_LINK, copies.best_pinned[way])}
     if slow:
         pcie = f"PCIe generation {link.generation_max} with {link.width_max} lanes"
         yield say(
@@ -272,4 +246,4 @@ def _link(copies: Copies) -> Iterator[Costed]:
         )
 
 
-RULES = (_pageable, _link, _states, _falls)
+RULES = (_pageable, _link, _states)

@@ -37,20 +37,7 @@ def _or_dash(name: str | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """All repeats of one combination.
-
-    Attributes:
-        backing: what stands under the memory; ``None`` where the run does not say.
-        cache: ``None`` where content came from the device, or the run does not say.
-        bytes: moved in each direction by one copy.
-        device: the GPU that these copies belong to.
-        devices: how many GPUs copied at the same time.
-        one_more_seconds: each of many in a row.
-        one_more_copies: how many in a row; 1: one copy is both.
-        one_copy_seconds: from an idle stream.
-        wall_seconds, issue_seconds: of one copy.
-        wrong_words: words that did not arrive, over all repeats.
-    """
+    """All repeats of one combination; its values are those of the observations."""
 
     memory: Annotated[str, Label("memory")]
     backing: Annotated[str | None, Label("pages", words=_or_dash)]
@@ -235,11 +222,6 @@ class Copies:
         return {way: max(some, key=lambda cell: cell.bytes_per_second) for way, some in large.items() if some}
 
     @cached_property
-    def link_shares(self) -> dict[str, float]:
-        """Direction → rate of the same over what the link can carry; above 1 where the limit is too low."""
-        return {way: cell.bytes_per_second / self.limit for way, cell in self.best_pinned.items() if self.limit}
-
-    @cached_property
     def of_one_kind(self) -> list[Cell]:
         """The largest copies of one kind of memory in two directions at most: of pinned memory where there is any."""
         curves = sorted(self.compared.values(), key=lambda curve: curve[0].copier != "engine")
@@ -340,7 +322,9 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
         if pinned := copies.engine("pinned", way):
             yield pinned[-1].rate(f"Pinned {words}, {format_bytes(pinned[-1].bytes)}")
         if gain := copies.gains.get(way):
-            yield _faster(way, words, gain)
+            state = gain.pageable.conditions
+            name = f"Pinned ÷ pageable rate{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
+            yield compared(name, *gain.seconds, key=f"pinned.{way}.gain")
         if pinned and copies.limit and pinned[-1].bytes >= LARGE:
             share, key = pinned[-1].bytes_per_second / copies.limit, f"pinned.{way}.link_share"
             name = f"Share of the link's limit, pinned {words}, {format_bytes(pinned[-1].bytes)}"
@@ -348,12 +332,6 @@ def _pinned(copies: Copies) -> Iterator[Quantity]:
                 yield measured(name, pinned[-1].one_more_seconds, "share", share, key=key)
             else:
                 yield quantity(name, None, "share", reason=reason, key=key)
-
-
-def _faster(way: str, words: str, gain: Gain) -> Quantity:
-    state = gain.pageable.conditions
-    name = f"Pinned ÷ pageable rate{f' ({state})' if state else ''}, {words}, {format_bytes(gain.bytes)}"
-    return compared(name, *gain.seconds, key=f"pinned.{way}.gain")
 
 
 def tables(copies: Copies) -> Iterator[Table]:

@@ -13,7 +13,6 @@ from pinscope.experiments.dataloader.ways import BATCHES, BOTH, PARTS, WAYS, Bat
 from pinscope.records.run import Quantity, quantity
 from pinscope.units import format_share
 
-_BUSY = "{words}: {parts} of a step."
 _TITLE = "{setting} makes the loop {factors}"
 _SPEED = "Speed with ÷ without, {batch} a batch: "
 _DETAIL = _SPEED + "{intervals}.[ With {others}.]"
@@ -29,7 +28,7 @@ TEXTS: Mapping[str, Text] = {
         "a part of the fastest loop is busy for most of a step, and it is not computing",
         "{part} is the busiest part of the fastest loop, {share:share} of each step[, and the GPU computes for "
         "{computes:share}]",
-        _BUSY,
+        "{words}: {parts} of a step.",
         "{advice}",
     ),
     "setting/faster": Text(

@@ -107,7 +107,6 @@ class Visit:
     """All steps of one combination in one round.
 
     Attributes:
-        round: number of the round.
         steps: without the first, which has no length.
         start: how many of them belong to the start; ``None`` where the loop never became steady.
     """
@@ -164,14 +163,9 @@ class Cell:
     that waits long for every fourth one shows that in no median.
 
     Attributes:
-        workers, pin_memory, non_blocking: the settings.
-        batch_kind: what a batch is.
-        batch_bytes: images of one batch.
-        visits: one for each round.
         steps_per_second: from one value of each visit; ``None`` where no visit became steady.
         start_count: steps that the start took, at most; ``None`` likewise.
         pinned_bytes: what was pinned for it at most; ``None`` where the host does not report it.
-        wrong_count: items that did not arrive as they should, in all steps.
     """
 
     workers: Annotated[int, Label("workers", "count")]
@@ -297,7 +291,6 @@ class Effect:
     """A setting with one number of workers.
 
     Attributes:
-        workers: how many.
         ratio: steps with the setting over steps without.
     """
 

@@ -92,11 +92,7 @@ class Loading:
     """How a loader is set up.
 
     Attributes:
-        batch: items in a batch.
         workers: processes that make items; 0: the program itself does.
-        pin_memory: whether batches are copied to pinned memory.
-        non_blocking: whether the program asks for asynchronous copies.
-        kind: what a batch is.
     """
 
     batch: int

@@ -13,10 +13,10 @@ from pinscope.charts import plot
 from pinscope.charts.marks import Chart, alt_text, category_rows, put
 from pinscope.charts.plot import Bar, Scale, TimePart
 from pinscope.charts.theme import COLOURS, DIRECTION_TITLES, ink, panels, words
-from pinscope.experiments.overlap.reading import SLOWER_COPIES, Cell, Passes, Span, of_one_balance, spans
+from pinscope.experiments.overlap.reading import Cell, Passes, Span, of_one_balance, spans
 from pinscope.experiments.overlap.ways import BALANCES, EVERYTHING
 from pinscope.records.run import ExperimentRun, LabKind
-from pinscope.units import format_bandwidth, format_seconds, format_share
+from pinscope.units import format_bandwidth, format_seconds
 
 TIMELINE_CHUNKS = 8
 """Chunks that a timeline shows; more would be thinner than a pixel on a phone."""
@@ -24,8 +24,6 @@ _CLOCKS: Mapping[LabKind, str] = {"cuda": "by device events", "host": "by the cl
 _LANE_PIXELS, _TIMELINE_GAP = 52, 40
 _INTACT = TimePart("data intact", "intact")
 _CORRUPTED = TimePart("✕ unsafe: data corrupted", "corrupted", "x")
-_LONGER = 0.01
-"""Share of the shorter side by which a pass must take longer than in turn to say so: less is noise."""
 
 
 def draw(run: ExperimentRun, passes: Passes) -> Iterator[Chart]:
@@ -35,7 +33,6 @@ def draw(run: ExperimentRun, passes: Passes) -> Iterator[Chart]:
     if simple:
         yield _passes(of_one_balance(simple))
     for cells in grouped(simple, lambda cell: cell.direction).values():
-        yield _efficiency(cells)
         yield from _timeline(run, of_one_balance(cells), kept)
 
 
@@ -49,18 +46,19 @@ def _unsafe(cell: Cell) -> str:
     return f"{cell.corrupted_chunks:,} of {cell.checked_chunks:,} corrupted" if cell.corrupted_chunks else ""
 
 
-def _bar(cell: Cell, value: float, end: str, *hover: str) -> Bar:
-    text = ", ".join(filter(None, (*hover, format_bandwidth(cell.bytes_per_second), _unsafe(cell))))
+def _bar(cell: Cell, beside: Sequence[Cell]) -> Bar:
+    text = ", ".join(
+        filter(None, (format_seconds(cell.seconds), format_bandwidth(cell.bytes_per_second), _unsafe(cell)))
+    )
     name = cell.recipe.label.replace("full recipe", "all four parts")
-    return Bar(name, value, _CORRUPTED if cell.corrupted_chunks else _INTACT, end, text)
+    look = _CORRUPTED if cell.corrupted_chunks else _INTACT
+    return Bar(name, cell.seconds, look, _beside_full(cell, beside), text)
 
 
 def _passes(cells: Sequence[Cell]) -> Chart:
     """How long a pass takes with all ingredients and without each: what the verdict speaks of."""
     panes = {
-        DIRECTION_TITLES[way]: [
-            _bar(cell, cell.seconds, _beside_full(cell, group), format_seconds(cell.seconds)) for cell in group
-        ]
+        DIRECTION_TITLES[way]: [_bar(cell, group) for cell in group]
         for way, group in grouped(cells, lambda cell: cell.direction).items()
     }
     return plot.bars(
@@ -82,46 +80,6 @@ def _beside_full(cell: Cell, group: Sequence[Cell]) -> str:
     if cell is full:
         return f"{format_seconds(cell.seconds)}, {part_words(cell.overlap)} hidden"
     return f"{format_seconds(cell.seconds)}, {cell.seconds / full.seconds:.1f} × as long"
-
-
-def _efficiency(cells: Sequence[Cell]) -> Chart:
-    groups = grouped(cells, lambda cell: cell.balance)
-    panes = {
-        words(balance).capitalize(): [
-            _bar(
-                cell,
-                cell.possible_overlap_share,
-                _hidden(cell),
-                f"{_hidden(cell)}, {format_seconds(cell.seconds)} a pass",
-                f"against its own copies {part_words(cell.own_overlap)} is hidden" if cell.knows_own_overlap else "",
-            )
-            for cell in group
-        ]
-        for balance, group in groups.items()
-    }
-    meanings = "; ".join(f"{words(balance)}: {BALANCES[balance][1]}" for balance in groups)
-    return plot.bars(
-        f"overlap-{cells[0].direction}",
-        f"How much of the copies hides behind kernels, {DIRECTION_TITLES[cells[0].direction].lower()}",
-        "Against pinned copies and kernels one after the other. 100 %: the shorter side costs no time of its own. "
-        "0 %: nothing is gained; where it takes longer still, the text says so. Where copies take longer by "
-        "themselves, it says that, and what of the shorter side they hide where that is known. What corrupts data is "
-        f"worth nothing, however long its bar. {meanings.capitalize()}.",
-        panes,
-        Scale("Overlap (% hidden)", 0.01, format_share),
-        "Share hidden",
-    )
-
-
-def _hidden(cell: Cell) -> str:
-    if cell.copy_slowdown >= SLOWER_COPIES:
-        own = f"copies {cell.copy_slowdown:.1f} × as long"
-        own += f", {part_words(cell.own_overlap)} hidden" if cell.knows_own_overlap else ""
-    elif cell.overlap <= -_LONGER:
-        own = "none: slower than in turn"
-    else:
-        own = part_words(cell.overlap)
-    return f"{own} ✕ unsafe" if cell.corrupted_chunks else own
 
 
 def _timeline(run: ExperimentRun, cells: Sequence[Cell], kept: Sequence[Span]) -> Iterator[Chart]:

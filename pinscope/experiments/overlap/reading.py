@@ -29,15 +29,7 @@ OWN_KNOWN = 0.1
 
 @dataclass(frozen=True)
 class Cell:
-    """All counted passes of one recipe, direction and balance.
-
-    Attributes:
-        bytes: of a chunk.
-        copy_alone_seconds: this recipe's own copies with nothing beside them, in turn with the passes; older runs have
-            one time, from before all passes.
-        pinned_copy_seconds: the same copies from pinned memory.
-        corrupted_chunks: over all counted passes.
-    """
+    """All counted passes of one recipe, direction and balance."""
 
     direction: Annotated[str, Label("direction")]
     balance: Annotated[Balance, Label("balance")]
@@ -190,13 +182,7 @@ def spans(rows: Iterable[Row]) -> list[Span]:
 
 @dataclass(frozen=True)
 class Lack:
-    """A recipe that lacks one ingredient, beside the full one of the same direction and balance.
-
-    Attributes:
-        missing: the ingredient.
-        cell: without it.
-        full: with everything.
-    """
+    """A recipe that lacks one ingredient, beside the full one of the same direction and balance."""
 
     missing: str
     cell: Cell

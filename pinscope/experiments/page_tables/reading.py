@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from pinscope.analysis.cells import Label, Value, every_combination, listed
-from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES, UPPER_LEVELS, page_table_bytes
+from pinscope.analysis.cells import Label, Value, every_combination
+from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES, GRANULE_BYTES, UPPER_LEVELS
 from pinscope.analysis.read_rows import Row, counted, grouped
 from pinscope.analysis.statistics import SlopeBounds, Summary, bound_slope, summarize
 from pinscope.analysis.texts import part_words
@@ -25,10 +25,6 @@ ALL_RETURNED = 0.95
 """Share that must come back; the rest is within a step of the meter for a quick run."""
 STRAIGHT_STEPS = 2
 """A growth is a line while no reading lies farther from it: the tables' own tables may bring one step forward."""
-AMOUNTS = (64 * GIB, 256 * GIB, 1024 * GIB)
-"""Sizes for which the cost is worked out."""
-MOST_PRICES = 4
-"""So many ways are in the headline; all are in the table."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +279,7 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
     """The first way's price, what it means and whether it comes back; then other ways."""
     first, what = measured.own[0], measured.tables_lie_in.replace("page", "Page")
     reason = "not freed yet" if first.left_bytes is None else "nothing had grown"
-    prices = [cost.price(f"{what} per pinned GiB") for cost in measured.own[:MOST_PRICES]]
+    prices = [cost.price(f"{what} per pinned GiB") for cost in measured.own]
     return (
         prices[0],
         quantity("Page size of the mapping", first.page_bytes, "bytes", reason=first.unseen, key="page_size"),
@@ -293,29 +289,11 @@ def headline(measured: PageTableCosts) -> tuple[Quantity, ...]:
 
 
 def tables(measured: PageTableCosts) -> Iterator[Table]:
-    """All that was measured, and what larger amounts would take, by the slope and by the formula."""
+    """All that was measured. What other amounts would take, the page Plan and ``pinscope plan`` say."""
     yield every_combination(
         measured.cells,
         note="GPU memory is taken in whole steps, so a GiB takes between at least and at most. Per GiB: what a page "
         "size of GPUs takes, where that lies between, else the middle. Host pins: what the kernel's count of pinned "
         "pages grew by, of all processes together. Touching is by one thread; giving back is unpinning and unmapping. "
         "The driver touches the memory that it allocates. Times are those of the run's own device.",
-    )
-    per_byte, gpu = measured.best.per_byte, measured.run.gpu
-    total = gpu.memory_total_bytes if gpu else None
-    yield listed(
-        "What more would take",
-        [(amount, amount * per_byte) for amount in AMOUNTS] if per_byte is not None else [],
-        {
-            "pinned": ("bytes", lambda row: row[0]),
-            "as measured here": ("bytes", lambda row: round(row[1])),
-            "share of the GPU": ("share", lambda row: total and row[1] / total),
-        }
-        | {
-            f"at {format_bytes(size)}": ("bytes", lambda row, size=size: page_table_bytes(row[0], size))
-            for size in GPU_PAGE_SIZES
-        },
-        "For each process that pins it, on each GPU on which that process has a context. The formula is bytes ÷ page "
-        "size × 8; as measured here is the page size that fits this run's readings, else the middle of what they "
-        "allow. Other amounts, processes and GPUs: the page Plan, or pinscope plan.",
     )

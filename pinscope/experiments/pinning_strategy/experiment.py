@@ -201,11 +201,6 @@ class Neighbours(ChildProcesses[str]):
     """Processes beside the measurement that say how long their calls to the GPU's driver had to wait.
 
     One for each kind of call, so that a call that waits hides no other kind's wait.
-
-    Args:
-        bus_id: PCI bus id of the GPU.
-        calls: the kinds.
-        module: what each runs.
     """
 
     def __init__(self, bus_id: str, calls: Sequence[str] = tuple(NEIGHBOURS), module: str = _NEIGHBOUR) -> None:

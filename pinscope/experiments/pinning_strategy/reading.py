@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import compared, measured
 from pinscope.analysis.texts import fill
 from pinscope.records.registration import STRATEGIES
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import format_bytes, format_seconds
 
 PHRASES: Mapping[str, str] = {
@@ -149,39 +149,14 @@ def longest_wait(during: str, cell: pinning_strategy.StrategyCell, key: str | No
     return quantity(name, cell.longest_wait.seconds, "seconds", key=key)
 
 
-def tables(pinnings: Pinnings) -> tuple[Table, ...]:
-    """Each strategy, and both phases of each, call by call."""
-    return (
-        every_combination(
-            pinnings.strategies,
-            note="Medians. Usual wait: of each repeat the longest driver call of another process. Copies at: one copy "
-            "to the device within a chunk. Copies across chunks: whether CUDA takes one that crosses a boundary; n/a "
-            "in one piece, and where chunks are separate allocations. Recommended, in one piece and in chunks: of the "
-            f"strategies within {pinning_strategy.NEAR:g} times the fastest, the fastest of those whose usual wait is "
-            f"within {pinning_strategy.GENTLE:g} times the shortest; cudaHostAlloc unless that is "
-            f"{pinning_strategy.WORTH_IT:g} times as fast.",
-        ),
-        table(
-            "Longest waits of other processes",
-            {
-                "strategy": "text",
-                "memory is": "text",
-                **dict.fromkeys(pinning_strategy.CALLS.values(), "seconds"),
-                "longest call": "seconds",
-                "no driver calls": "seconds",
-            },
-            _waits(pinnings.cells),
-            note="The longest single call over all repeats, while memory was pinned and while it was given back. No "
-            "driver calls: how late a process woke that makes none, which is what waiting for a processor takes. n/a: "
-            "this run does not say.",
-        ),
+def tables(pinnings: Pinnings) -> Iterator[Table]:
+    """Each strategy."""
+    yield every_combination(
+        pinnings.strategies,
+        note="Medians. Usual wait: of each repeat the longest driver call of another process. Copies at: one copy "
+        "to the device within a chunk. Copies across chunks: whether CUDA takes one that crosses a boundary; n/a "
+        "in one piece, and where chunks are separate allocations. Recommended, in one piece and in chunks: of the "
+        f"strategies within {pinning_strategy.NEAR:g} times the fastest, the fastest of those whose usual wait is "
+        f"within {pinning_strategy.GENTLE:g} times the shortest; cudaHostAlloc unless that is "
+        f"{pinning_strategy.WORTH_IT:g} times as fast.",
     )
-
-
-def _waits(cells: Iterable[pinning_strategy.StrategyCell]) -> Iterator[tuple[str | float | None, ...]]:
-    for cell in cells:
-        for phase in pinning_strategy.PHASES.values():
-            if (longest := cell.wait(phase)) is not None:
-                calls = (cell.wait(phase, call) for call in pinning_strategy.CALLS.values())
-                done = "nothing" if cell.strategy == pinning_strategy.IDLE else phase
-                yield cell.title, done, *calls, longest, cell.control_seconds.get(phase)

@@ -334,8 +334,6 @@ class _Course:
     """The phases of one run, and where it is; ``phase``, ``step`` and ``pinned`` as in an observation.
 
     Attributes:
-        params: what was asked for.
-        harness: clock, progress, notes.
         folder: where files are to be; ``None`` for none.
     """
 
@@ -355,13 +353,7 @@ class _Course:
 
 @dataclass
 class _OnHost(_Course):
-    """Up to what is safe.
-
-    Attributes:
-        beside: the ordinary process.
-        step_bytes: what each step pins.
-        begun: when the run began to measure.
-    """
+    """Up to what is safe."""
 
     beside: Workers
     step_bytes: int
@@ -468,8 +460,6 @@ class _InGroup(_Course):
     """One group, filled.
 
     Attributes:
-        lab: where memory is pinned.
-        swap: whether the group's memory may be swapped out.
         part: of the run's progress that this is.
         stalled: when the group was last read, and for how long its tasks had stalled by then.
     """

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pinscope.analysis.cells import Label, Value, listed
 from pinscope.analysis.read_rows import Row, from_then_on, grouped, labels, median
 from pinscope.analysis.statistics import Summary, are_known, compared, exceeds, ratio, summarize
-from pinscope.records.run import ExperimentRun, Quantity, Table, quantity, table
+from pinscope.records.run import ExperimentRun, Quantity, Table, quantity
 from pinscope.units import GIB, format_bytes, format_share
 
 STALLS: Mapping[str, str] = {
@@ -63,11 +63,7 @@ def _seconds(rows: Sequence[Row]) -> Summary | None:
 
 @dataclass(frozen=True)
 class Stage:
-    """Before, one step with its memory held, or after. A value is ``None`` where it was not reported, or not yet.
-
-    Attributes:
-        rows: of this stage.
-    """
+    """Before, one step with its memory held, or after. A value is ``None`` where it was not reported, or not yet."""
 
     rows: Sequence[Row]
 
@@ -152,12 +148,6 @@ class Stage:
         return waited / seconds if waited is not None and seconds else None
 
     @property
-    def left_bytes(self) -> int | None:
-        """At the end: the tighter of MemAvailable and the control group's headroom."""
-        known = [self.at_end(field) for field in ("available_bytes", "cgroup_headroom_bytes")]
-        return min((left for left in known if left is not None), default=None)
-
-    @property
     def reachable_bytes(self) -> int | None:
         """At the end, available or on a processor's list: memory that was freed waits there, and would seem lost."""
         available = self.at_end("available_bytes")
@@ -168,7 +158,6 @@ class Mark(NamedTuple):
     """From this amount on others suffer.
 
     Attributes:
-        kind: how.
         bytes: pinned at the first step where it was so.
         below_bytes: pinned at the step before: it lies between the two.
     """
@@ -184,12 +173,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Course:
-    """Stages in their order: of a run on the host, or of one group. Those that have not been reached are missing.
-
-    Attributes:
-        rows: all of them.
-        before, held, after: the stages.
-    """
+    """Stages in their order: of a run on the host, or of one group. Those that have not been reached are missing."""
 
     rows: Sequence[Row]
     before: Stage
@@ -471,9 +455,9 @@ def headline(measured: Pressures) -> Iterator[Quantity]:
 
 
 def tables(measured: Pressures) -> Iterator[Table]:
-    """All steps; of groups also where others suffer."""
+    """All steps."""
     if measured.groups:
-        yield from _group_tables(measured.groups)
+        yield listed("Every step", [stage for climb in measured.groups for stage in climb.all], IN_GROUP, _GROUP_NOTE)
     elif measured.host:
         yield listed("Every step", measured.host.all, ON_HOST, _HOST_NOTE)
 
@@ -505,18 +489,6 @@ def _host_headline(run: OnHost, share: float, owner: str) -> Iterator[Quantity]:
     yield quantity(name, max(stalls, default=None), "share", reason=why, key="stalled")
 
 
-def _group_tables(groups: Sequence[Climb]) -> Iterator[Table]:
-    columns = {"swap": "text", "from here on": "text", "pinned": "bytes", "step before": "bytes"}
-    marks = [
-        (climb.swap, MARKS[mark.kind], mark.bytes, mark.below_bytes, mark.bytes / climb.limit)
-        for climb in groups
-        for mark in climb.marks
-    ]
-    note = "The first line of a group is its cliff. Each lies between the step before and the one named."
-    yield table("Where others suffer", {**columns, "share of the limit": "share"}, marks, note)
-    yield listed("Every step", [stage for climb in groups for stage in climb.all], IN_GROUP, _GROUP_NOTE)
-
-
 def _group_headline(climb: Climb) -> Iterator[Quantity]:
     """Where the others suffer, where they are killed, and what is felt outside."""
     none = "not reached"
@@ -545,9 +517,6 @@ ON_HOST: Columns = {
     "pinned": ("bytes", lambda stage: stage.bytes),
     "pinning took": ("seconds", _end("pin_seconds")),
     "available": ("bytes", _end("available_bytes")),
-    "left here": ("bytes", lambda stage: stage.left_bytes),
-    "free": ("bytes", _end("free_bytes")),
-    "on lists": ("bytes", _end("per_cpu_bytes")),
     "page cache, shared memory": ("bytes", _end("cached_bytes")),
     "page fault": ("seconds", lambda stage: median(stage.work_seconds)),
     "longest fault": ("seconds", lambda stage: stage.greatest("fault_longest_seconds")),
@@ -576,11 +545,9 @@ IN_GROUP: Columns = {
     "rounds": ("count", lambda stage: len(stage.rounds)),
 }
 _HOST_NOTE = (
-    "Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the least. Left "
-    "here is the tighter of the host's available memory and what the control group leaves. On lists: free pages that "
-    "each processor has at hand, neither free nor available by the kernel's count. The kernel counts shared memory "
-    "with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are shares of the step's time, pinning "
-    "included. n/a: not reported here, or not measured."
+    "Page fault and file read: medians over the rounds; longest fault: of all pages; file in cache: the least. The "
+    "kernel counts shared memory with the page cache, and memory of cudaHostAlloc is shared memory. Stalls are shares "
+    "of the step's time, pinning included. n/a: not reported here, or not measured."
 )
 _GROUP_NOTE = (
     "Rounds: medians. File in cache: the least before a round read it. Pages from disk: of the ordinary process's "

@@ -38,9 +38,7 @@ class Workers(ChildProcesses[str]):
     """An ordinary process, and in a group one that pins (``holder``): gone on leaving, whatever happens between.
 
     Args:
-        children: what to start.
         seconds: how long the ordinary one works at a time.
-        check: called while waiting; raises to stop.
         grace: how much longer it may take before it is taken for hung.
     """
 
@@ -85,11 +83,7 @@ class Workers(ChildProcesses[str]):
 
 
 class Holder:
-    """What it can do: each public method is an order.
-
-    Args:
-        device_id, seed: of its lab.
-    """
+    """What it can do: each public method is an order."""
 
     def __init__(self, device_id: str, seed: int) -> None:
         self._lab = open_lab(device_id, seed)

@@ -1,14 +1,14 @@
-"""What a registration run looks like: GPU memory by what it is for; several GPUs."""
+"""What a registration run looks like: GPU memory by what it is for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pinscope.charts.marks import Chart, Square, matrix
+from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Bar, Scale, TimePart, bars, parts_of_time
-from pinscope.experiments.registration.reading import SOURCES, WAYS, PageTables, Registrations, Trial
+from pinscope.experiments.registration.reading import WAYS, PageTables, Registrations, Trial
 from pinscope.records.run import ExperimentRun
-from pinscope.units import format_bandwidth, format_bytes
+from pinscope.units import format_bytes
 
 PAGES = Scale("Page tables (MiB)", 2**20, format_bytes)
 MEMORY = Scale("GPU memory of all processes (GiB)", 2**30, format_bytes)
@@ -21,7 +21,6 @@ def draw(run: ExperimentRun, shared: Registrations) -> Iterator[Chart]:
     del run
     yield from _tables(shared)
     yield from _trials(shared.trials)
-    yield from _opened(shared)
 
 
 def _tables(shared: Registrations) -> Iterator[Chart]:
@@ -59,27 +58,4 @@ def _trials(trials: Sequence[Trial]) -> Iterator[Chart]:
             memory,
             "GPU memory of all processes",
             axis=MEMORY,
-        )
-
-
-def _opened(shared: Registrations) -> Iterator[Chart]:
-    """Rates of copies into opened memory, by opener and owner."""
-    gpus = sorted({gpu for opened in shared.opened for gpu in (opened.device, opened.opener)})
-    grids: dict[str, dict[tuple[int, int], Square]] = {}
-    for source, way in SOURCES.items():
-        rates = {opened: opened.rates[source].median for opened in shared.opened if source in opened.rates}
-        for opened, rate in rates.items():
-            text, best = format_bandwidth(rate), max(rates.values())
-            hover = f"GPU {opened.opener} into memory of GPU {opened.device}, from {way.words}: {text}"
-            square = Square(rate / best if best else 1.0, text, hover, text.split()[0])
-            grids.setdefault(way.title, {})[opened.opener, opened.device] = square
-    if grids:
-        yield matrix(
-            "registration-ipc",
-            "Copies into another GPU's memory, opened by CUDA IPC",
-            "Rows: the GPU of the process that opened the memory and copies. Columns: where the memory lies.",
-            grids,
-            gpus,
-            ("Memory on GPU", "Opened from"),
-            "Rates into opened memory",
         )

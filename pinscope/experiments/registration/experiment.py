@@ -16,7 +16,7 @@ from pinscope.experiments.contract import AnyExperiment, BareParams, Case
 from pinscope.experiments.registration import reading
 from pinscope.lab.backing import Segment, shared_region, why_not_segment
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
-from pinscope.lab.harness import CONTEXT_BYTES, Harness
+from pinscope.lab.harness import CONTEXT_BYTES, PROCESS_BYTES, Harness
 from pinscope.lab.pattern import BLOCK_WORDS, Pattern
 from pinscope.lab.protocol import Lab
 from pinscope.records.environment import Environment
@@ -25,8 +25,6 @@ from pinscope.records.run import LabKind, Lasted, Observation, Positive
 from pinscope.units import format_bytes, parse_bytes
 
 Step = Literal["before", "start", "buffers", "pin", "copy", "open", "through", "end"]
-PROCESS_BYTES = 512 * 2**20
-"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part."""
 SMALLEST_BUFFER = 2 * 2**20
 """Smaller device buffers may share one allocation, which an IPC handle would export as a whole."""
 STEP_SECONDS = 120.0

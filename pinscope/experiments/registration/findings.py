@@ -131,7 +131,7 @@ def _through(shared: Registrations) -> Iterator[Costed]:
     if host:
         better = device if device and exceeds(device, host) else None
         evidence = (
-            measured(f"{opened.title}, {SOURCES[source].words}", rate, RATE)
+            measured(f"{opened.title}, {SOURCES[source]}", rate, RATE)
             for opened in shared.opened[:4]
             for source, rate in opened.rates.items()
         )

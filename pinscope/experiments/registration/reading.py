@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pinscope.analysis.cells import Label, LineStyle, Value, Way, every_combination, way
 from pinscope.analysis.models import GPU_PAGE_SIZES, page_table_memory_bytes
 from pinscope.analysis.read_rows import Row, Rows, counted, grouped, labels, median, summary
+from pinscope.analysis.rules import SAME_RATE
 from pinscope.analysis.statistics import Summary, exceeds, measured, ratio, summarize
 from pinscope.analysis.texts import Wrong
 from pinscope.records.run import ExperimentRun, Quantity, Table, costing, quantity
@@ -36,15 +37,10 @@ SHARINGS: Mapping[Sharing, Way] = {
 """What the processes share, and whether they register it for all contexts."""
 CONTEXTS: Mapping[Contexts, str] = {"every_gpu": "every GPU", "own_gpu": "one GPU each"}
 """Where processes on several GPUs have contexts."""
-SOURCES: Mapping[Source, Way] = {
-    "host": way("From the opener's pinned memory", "its pinned memory"),
-    "device": way("From the opener's own GPU", "its own GPU's memory"),
-}
+SOURCES: Mapping[Source, str] = {"host": "its pinned memory", "device": "its own GPU's memory"}
 """From where a process copies into the opened memory of another GPU."""
 
 
-SAME_RATE = 0.05
-"""Rates that differ by less are the same."""
 RATE = "bytes/second"
 """Of a headline."""
 TABLES = {
@@ -77,16 +73,11 @@ class Trial:
     Attributes:
         sharing: what each registers; of one owner nothing.
         context_bytes: GPU memory that all processes together took before they asked for any.
-        buffer_bytes: GPU memory of their buffers.
         table_bytes: page tables: of the GPU; on the host model those of the processes.
         host_pinned_bytes: what the host's count of pinned pages grew by.
-        start_seconds: until a process was ready.
         touch_seconds: until the memory was touched, once.
-        pin_seconds: of a process that pinned.
         all_seconds: until all had it pinned, touching and all; not known of older runs.
         bytes_per_second: all copies together, over the rounds.
-        wrong_count, checked_count: words in all processes and rounds.
-        left_bytes: GPU memory still used when all had ended.
         table_steps: page tables in the row of each process that pinned, counted from before the first.
     """
 

@@ -165,9 +165,6 @@ class Scatter:
     """A run.
 
     Attributes:
-        cells: of the moves.
-        loads: compute beside some of them.
-        rows: all.
         area: bytes of pinned memory in which the pieces lie.
     """
 

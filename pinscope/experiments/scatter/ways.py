@@ -71,13 +71,7 @@ SEED = 20_240_607
 
 @dataclass(frozen=True)
 class Variant:
-    """A way, and how much of the machine it takes.
-
-    Attributes:
-        way: which.
-        blocks: of the kernel.
-        threads: of the CPU that copy.
-    """
+    """A way, and how much of the machine it takes."""
 
     way: WayName
     blocks: int | None = None

@@ -111,7 +111,6 @@ class Ring:
     """A ring of pinned buffers that is drained, beside its halves of the same size with as many threads.
 
     Attributes:
-        cell: the whole.
         beside: each half, while the other went on beside it.
         alone: half → with nothing beside it.
     """

@@ -29,7 +29,7 @@ from pinscope.errors import MeasurementFailed
 from pinscope.experiments.contract import AnyExperiment, Case, Params
 from pinscope.experiments.topology.reading import FLOWS, WAYS, IssuedBy, gpus_words, issuer
 from pinscope.lab.child_processes import Child, ChildProcesses, Reply, Request
-from pinscope.lab.harness import CONTEXT_BYTES, Harness, Turn
+from pinscope.lab.harness import CONTEXT_BYTES, PROCESS_BYTES, Harness, Turn
 from pinscope.lab.placement import NEAR
 from pinscope.lab.protocol import Lab
 from pinscope.probes.environment import install_command
@@ -41,8 +41,8 @@ from pinscope.units import parse_bytes
 
 Placed = Literal["near", "node"]
 What = IssuedBy | Literal["all_reduce"]
-PROCESS_BYTES, TORCH_PROCESS_BYTES = 512 * 2**20, 2**31
-"""Set aside of host memory for each process: Python, NumPy, CuPy and the driver's part; with PyTorch and NCCL."""
+TORCH_PROCESS_BYTES = 2**31
+"""Set aside of host memory for each process with PyTorch and NCCL."""
 COPIES = 4
 """That follow each other in a repeat: the common window of several GPUs holds at least three of each."""
 USUAL_REPEATS = 0.57
@@ -219,11 +219,8 @@ class Team:
     """Processes that copy: one with a context on every GPU, or one for each; :func:`started` makes it.
 
     Attributes:
-        processes: as they run.
-        issued_by: which of the two.
         copiers: GPU → the process that copies there.
         lab: takes the account of where their host memory lies.
-        harness: takes progress, and says when to stop.
         begun: how far the experiment is when they start, 0 to 1.
         part: how much of it is theirs.
     """
@@ -285,8 +282,6 @@ class Flight:
     """The copies of one flow in time.
 
     Attributes:
-        device: the GPU.
-        way: ``h2d`` or ``d2h``.
         begun: when the first copy began, by the host's monotonic clock, which all processes share.
         ends: seconds from there until each copy ended.
     """
@@ -344,7 +339,6 @@ def cases(
     """All cases, those together that take the same buffers. Host memory near each GPU first, then on each node.
 
     Args:
-        devices, directions: to measure.
         near: GPU → the node near it.
         nodes: with memory, where host memory can lie on several.
         pairs: whether every pair is measured.

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pinscope.analysis.rules import BELOW_LIKE
+from pinscope.analysis.rules import BELOW_LIKE, SAME_RATE
 from pinscope.analysis.statistics import Summary, exceeds, measured
 from pinscope.analysis.texts import Costed, Text, saying, times
 from pinscope.experiments.topology import reading
 from pinscope.records.run import ONE_WAYS, Finding, Quantity, costing
 
-SAME_RATE = 0.05
-"""Rates that differ by less are the same."""
 CODE = """\
 import os
 

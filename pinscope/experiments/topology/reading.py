@@ -54,9 +54,7 @@ class Cell:
     Attributes:
         placed: host memory ``near`` each, or all on one ``node``.
         nodes: GPU → the NUMA node on which its host memory lay; ``None`` where that is not known.
-        bytes_per_second: of all together.
         own: GPU → its own bytes/second.
-        wrong_count: words that did not arrive; ``None`` where nothing was compared.
         alone: bytes/second of each alone, from memory near it; empty where one was not measured alone.
     """
 

@@ -207,8 +207,6 @@ class Served:
     """What the loop saw while the work went on, in seconds.
 
     Attributes:
-        seconds: how long the work took.
-        rounds: how often all calls were made.
         longest: call, or ``round`` → the longest.
         typical: likewise, the median.
     """
@@ -221,13 +219,7 @@ class Served:
 
 @dataclass(frozen=True)
 class _Bench:
-    """The serving loop.
-
-    Attributes:
-        lab: where the memory's place is noted.
-        calls: of a round.
-        params, harness: of the run.
-    """
+    """The serving loop."""
 
     lab: Lab
     calls: Mapping[str, Callable[[], object]]

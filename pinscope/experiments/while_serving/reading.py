@@ -29,7 +29,6 @@ class Cell(Waiting):
     """All repeats of one way, with one length of a chunk.
 
     Attributes:
-        title: the way for people.
         chunk_bytes: length of a chunk; ``None`` where there are none. Of ``auto``: the shortest that it found.
         waits: of each call in each phase (``taken``, ``given_back`` or ``idle``) the longest over all repeats.
         pinned: whether CUDA called it pinned every time; ``None`` where nothing was to be pinned.

@@ -34,13 +34,7 @@ CALLS: Mapping[str, Way] = {
 
 @dataclass(frozen=True)
 class Taken:
-    """Memory that one way has taken.
-
-    Attributes:
-        address: where it begins.
-        chunk: length of a piece.
-        pinned: what CUDA says of its ends.
-    """
+    """Memory that one way has taken."""
 
     address: int
     chunk: int | None
@@ -52,11 +46,7 @@ class Apparatus:
     """Takes memory in each way.
 
     Attributes:
-        size: how much, in bytes.
         longest_wait: seconds that a call of the program that serves may take.
-        threads: how many touch.
-        calls: what pins.
-        is_pinned: what CUDA says of an address.
     """
 
     size: int

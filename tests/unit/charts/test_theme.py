@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from pinscope.charts.theme import (
     COLOURS,
     DASHES,
-    DIRECTIONS,
+    DIRECTION_TITLES,
     SCHEMES,
-    count_axis,
     dressed,
     ink,
     luminance,
@@ -97,8 +96,8 @@ def test_no_two_meanings_share_a_colour() -> None:
 
 
 def test_every_direction_has_a_dash_of_its_own() -> None:
-    assert set(DIRECTIONS) == set(get_args(Direction))
-    assert len({DASHES[way] for way in (*DIRECTIONS, "reference")}) == 4
+    assert set(DIRECTION_TITLES) == set(get_args(Direction))
+    assert len({DASHES[way] for way in (*DIRECTION_TITLES, "reference")}) == 4
 
 
 def test_text_is_legible_on_its_page_and_that_of_an_undressed_figure_on_both() -> None:
@@ -170,11 +169,3 @@ def test_an_axis_of_seconds_has_a_handful_of_decades_and_never_two(
     low, high = figure.layout.yaxis.range
     assert 10**low < min(seconds)
     assert max(seconds) < 10**high
-
-
-@pytest.mark.parametrize(("most", "labels"), [(8, ["1", "2", "5", "10"]), (20_000, ["1", "10", "100", "1,000"])])
-def test_an_axis_of_counts_has_few_labels_on_short_and_on_long_ranges(most: float, labels: list[str]) -> None:
-    figure = panels(["one"])
-    count_axis(figure, most, "Copies")
-    assert list(figure.layout.yaxis.ticktext[:4]) == labels
-    assert figure.layout.yaxis.title.text == "Copies (count, log scale)"

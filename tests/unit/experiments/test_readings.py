@@ -139,16 +139,6 @@ def test_both_ways_count_while_both_copy_also_in_older_runs() -> None:
     assert rate("pageable") == pytest.approx(2e9 / 0.025)
 
 
-def test_a_fall_from_caches_to_memory_is_said_of_the_host_model_only() -> None:
-    rows = [*copies(40e9, MIB), *copies(12.8e9)]
-    (evidence, last) = bandwidth_findings(rows, lab="host")["falls-with-size"].evidence
-    assert (evidence.value, last.value) == (pytest.approx(40e9), pytest.approx(12.8e9))
-    assert "falls-with-size" not in bandwidth_findings(rows)
-    odd = [*copies(1e9)[:4], *copies(40e9)[:4]]
-    assert "falls-with-size" not in bandwidth_findings([*copies(40e9, MIB), *odd], lab="host")
-    assert "falls-with-size" not in bandwidth_findings([*copies(14e9, MIB), *copies(12.8e9)], lab="host")
-
-
 def test_a_figure_that_may_be_off_by_more_than_half_is_none() -> None:
     def headline(*rates: float) -> list[Any]:
         rows = [each for rate in rates for each in copies(rate)[:3]]

@@ -159,6 +159,9 @@ def pinned_copies(seen: Seen) -> Iterator[Cost]:
         hidden = min(site.stands_seconds, computing)
         if site.row["number"] not in spare and seen.is_long(site.row, hidden):
             advice = f"Overlap the pinned copies of {site.name}: hides at most {took(seen, site.row, hidden)}."
-            is_early = (site.row["file"], site.row["line"]) in early
-            to_do = "wait for it before its data is read" if is_early else "copy while the GPU computes"
+            to_do = "copy while the GPU computes"
+            if (site.row["file"], site.row["line"]) in early:
+                to_do = "wait for it before its data is read"
+            elif (site.row["call"] or "").startswith("cuGraphLaunch"):
+                to_do = "copy beside its kernels, where the graph is made"
             yield Cost(site.row, "pinned-copies", hidden, None, to_do, advice)

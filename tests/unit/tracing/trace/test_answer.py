@@ -70,6 +70,8 @@ def test_lines_stand_in_the_order_of_what_a_change_is_known_to_save() -> None:
         ("train.py:9", "launch the next kernel sooner"),
         ("train.py:50", "copy while the GPU computes"),
     ]
+    of_graph = answer(GPU, site(50, "pinned", idle_seconds=0.4, call="cuGraphLaunch"))[LINES]
+    assert column(of_graph, "to do") == {"train.py:50": "copy beside its kernels, where the graph is made"}
     assert column(table, "saves")["train.py:33"] == pytest.approx(1.0 - 1000 * MIB / 50e9)
     assert column(table, "saves")["train.py:9"] is None
 

@@ -105,7 +105,7 @@ def baseline_of(runs: Iterable[Measured], one_machine: bool = True) -> Baseline:
     """
     kept = [_kept(of_subject, one_machine) for of_subject in grouped(list(runs), lambda run: subject(run.run)).values()]
     if not kept:
-        raise BadInput("a baseline needs at least one run")
+        raise BadInput("a baseline needs runs: name experiments, or give --runs or --trace")
     return Baseline(format=FORMAT, experiments=tuple(kept))
 
 

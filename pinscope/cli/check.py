@@ -85,8 +85,6 @@ def write(
 
     Keep the file beside your code. It has the environment, a line a cell, and the parameters for the runs to come."""
     check_new(file)
-    if not (experiments or runs or trace):
-        raise BadInput("name experiments to run, or give --runs or --trace")
     wanted: list[Request | str] = [trace] if trace else []
     wanted += [Request(name, lab, device, quick, parse_settings(settings or ())) for name in experiments or ()]
     with store_to_read() as store:

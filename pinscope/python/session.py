@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +29,7 @@ from pinscope.report.comparison import Compared, render, write_comparison
 from pinscope.report.facts import Document, by_severity, called, open_document, place
 from pinscope.report.markdown import render_markdown
 from pinscope.report.write import write_report
-from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
+from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, progress_of, reconcile, start
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted, fits
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
     from pinscope.charts.marks import Chart
 
-LOOK_SECONDS = 0.2
 ProgressTaker = Callable[[float, str], object]
 """Is given how far a run is, 0 to 1, and what it does now."""
 PAGE = (
@@ -306,18 +304,11 @@ def run(
 def _follow(store: Store, run: ExperimentRun, job: Job, progress: bool | ProgressTaker) -> None:
     """Say how far it is until its child ends."""
     is_line = progress is True and (sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules))
-    said = run.progress
-    while job.child.poll() is None:
-        with suppress(TimeoutExpired):
-            job.child.wait(LOOK_SECONDS)
-        with suppress(StoreFailed):  # the run goes on, and keeps what it measures
-            known = store.run(run.id).progress
-            if (known.fraction, known.message) != (said.fraction, said.message):
-                if callable(progress):
-                    progress(known.fraction, known.message)
-                elif is_line:
-                    _write_line(f"{run.experiment} {known.fraction:4.0%} {known.message[:60]}")
-            said = known
+    for seen in progress_of(store, job):
+        if isinstance(seen, records.Progress) and callable(progress):
+            progress(seen.fraction, seen.message)
+        elif isinstance(seen, records.Progress) and is_line:
+            _write_line(f"{run.experiment} {seen.fraction:4.0%} {seen.message[:60]}")
     if is_line:
         _write_line("")
 

@@ -41,16 +41,13 @@ __all__ = [
     "runs",
     "trace",
 ]
-_OFFERED = ("Comparison", "Plan", "Run", "Runs", "compare", "open", "plan", "run", "runs")
-"""Names in ``pinscope.python.session``, which is imported when one of them is first asked for."""
-
 
 if not TYPE_CHECKING:  # to type checkers any name would be one
 
     def __getattr__(name: str) -> "Any":
         if name == "live":  # the room of that name may be called
             return import_module("pinscope.live")
-        if name in _OFFERED:
+        if name in __all__:  # what is not here is there, and imported when it is first asked for
             return getattr(import_module("pinscope.python.session"), name)
         raise AttributeError(f"module 'pinscope' has no attribute {name!r}")
 

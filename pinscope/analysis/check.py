@@ -46,8 +46,6 @@ LEAST_LINE = 0.01
 POWER = 0.9
 """In so many checks a change is to show with as many runs as :func:`runs_needed` says."""
 MOST_RUNS = 1000
-MOST_LOG = 100.0
-"""Of a change: what is greater is no number that anybody reads."""
 _Key = tuple[Any, ...]
 Regression = ComparedCell | LoneCell
 """What is worse: a cell as it was compared, or a line that the baseline does not have."""
@@ -107,7 +105,7 @@ def baseline_of(runs: Iterable[Measured], one_machine: bool = True) -> Baseline:
     """
     kept = [_kept(of_subject, one_machine) for of_subject in grouped(list(runs), lambda run: subject(run.run)).values()]
     if not kept:
-        raise BadInput("a baseline needs at least one run")
+        raise BadInput("a baseline needs runs: name experiments, or give --runs or --trace")
     return Baseline(format=FORMAT, experiments=tuple(kept))
 
 
@@ -177,17 +175,12 @@ def _with_baseline(table: CellTable, kept: KeptRuns) -> CellTable:
             continue
         key = tuple(cell.labels[name] for name in table.labels)
         texts.setdefault(key, [NO_LABEL if label is None else str(label) for label in key])
-        figures = {name: cell.figures[name].runs for name in table.values if name in cell.figures}
-        for number, run in enumerate(before):
-            samples = {name: kept_runs[number] for name, kept_runs in figures.items() if number < len(kept_runs)}
-            known = {name: _sample(*sample) for name, sample in samples.items() if sample}
-            if known:
-                run[key] = known
+        for name, figure in cell.figures.items():
+            for run, sample in zip(before, figure.runs, strict=False):
+                if sample:
+                    value, off = sample
+                    run.setdefault(key, {})[name] = value, math.inf if off is None else off
     return replace(table, runs=[*before, *table.runs], texts=texts)
-
-
-def _sample(value: float, off: float | None) -> Sample:
-    return value, math.inf if off is None else off
 
 
 # What is worse
@@ -264,16 +257,16 @@ def _by_key(compared: Comparison) -> dict[_Key, Regression]:
 def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
     """What is worse by more than the tolerance; of a cell whose first figure is, that alone."""
     shown = {id(cell) for cell in compared.shown if cell.verdict == "worse"}
-    whole = next((cell.a.value for cell in compared.firsts if not cell.labels and cell.value.unit == "seconds"), None)
-    least = LEAST_LINE * whole if whole else 0.0
+    whole = compared.whole
+    least = LEAST_LINE * whole.a.value if whole and whole.value.unit == "seconds" else None
 
     def has_fallen(item: Regression) -> bool:
-        if isinstance(item, LoneCell):
-            return bool(whole) and item.is_new and item.value.unit == "seconds" and item.amount > least
-        if id(item) not in shown or not _is_chosen(item, only):
+        if not _is_chosen(item, only):
             return False
-        is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= least
-        return is_worth and _is_worse(item, tolerance)
+        if isinstance(item, LoneCell):
+            return least is not None and item.is_new and item.value.unit == "seconds" and item.amount > least
+        is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= (least or 0.0)
+        return id(item) in shown and is_worth and _is_worse(item, tolerance)
 
     return {key: item for key, item in _by_key(compared).items() if has_fallen(item)}
 
@@ -308,8 +301,8 @@ def _bare(text: Any) -> str:
     return "".join(str(text).split()).casefold()
 
 
-def _is_chosen(cell: ComparedCell, only: Only | None) -> bool:
-    """Whether a cell has the labels that are asked for; labels that it does not know keep none out."""
+def _is_chosen(cell: Regression, only: Only | None) -> bool:
+    """Whether a cell has the labels that are asked for; one without such a label is left out."""
     known: dict[str, set[str]] = {
         name: {_bare(label), _bare(cell.texts.get(name, "")), _bare(format_value(label, cell.marks[name].unit))}
         for name, label in cell.labels.items()
@@ -360,7 +353,7 @@ def least_change(spread: float, before: int, now: int) -> float:
     """
     freedom = before + now - 2
     quantiles = students(FALSE_SHARE, freedom) + students(2 * (1 - POWER), freedom)
-    return math.expm1(min(quantiles * spread * math.sqrt(1 / before + 1 / now), MOST_LOG))
+    return math.expm1(quantiles * spread * math.sqrt(1 / before + 1 / now))
 
 
 def runs_needed(spread: float, change: float) -> int | None:

@@ -262,6 +262,11 @@ class Comparison:
         return Counter(cell.verdict for cell in self.firsts)
 
     @property
+    def whole(self) -> ComparedCell | None:
+        """The first figure of what has no labels: of the program of a trace, of the host of a timeline."""
+        return next((cell for cell in self.firsts if not cell.labels), None)
+
+    @property
     def changes(self) -> list[tuple[float, ComparedCell | LoneCell]]:
         """By how much the first figure of a cell changed, of those that are not the same; what one side alone has, from
         nothing or to nothing."""

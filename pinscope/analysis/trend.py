@@ -82,13 +82,18 @@ class Trend:
     without: Sequence[str] = ()
 
     @cached_property
+    def levels(self) -> Sequence[tuple[int, int, float]]:
+        """From step to step the place of the first run, that behind the last one, and the median between them."""
+        ends = [0, *steps(self.values), len(self.values)]
+        return [(begin, end, median(self.values[begin:end])) for begin, end in pairwise(ends)]
+
+    @cached_property
     def steps(self) -> Sequence[Step]:
         """Where it steps, and what changed there."""
-        places = steps(self.values)
-        parts = [median(self.values[begin:end]) for begin, end in pairwise([0, *places, len(self.values)])]
+        runs = self.runs
         return [
-            Step(place, run, *parts, machine_keys([self.runs[place - 1]], [run]).different)
-            for place, run, parts in zip(places, (self.runs[place] for place in places), pairwise(parts), strict=True)
+            Step(place, runs[place], before, after, machine_keys([runs[place - 1]], [runs[place]]).different)
+            for (_, place, before), (_, _, after) in pairwise(self.levels)
         ]
 
     @property
@@ -182,10 +187,3 @@ def verdict(trend: Trend) -> str:
     middle = median(values)
     far = f", all within {max(abs(value / middle - 1) for value in values):.1%}" if middle > 0 else ""
     return f"{name}: no step in {count} runs; {format_value(middle, trend.figure.unit)}{far}."
-
-
-def known_value(figure: Quantity | None) -> float | None:
-    """Its value as a number; ``None`` where it has none."""
-    if figure is None or isinstance(figure.value, str | bool | None) or not math.isfinite(figure.value):
-        return None
-    return float(figure.value)

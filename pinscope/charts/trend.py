@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from statistics import median
-
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.machine_keys import key_words
 from pinscope.analysis.trend import Step, Trend
@@ -27,9 +24,7 @@ def draw(trend: Trend) -> Chart:
         for place, (run, value) in enumerate(zip(trend.runs, values, strict=True), start=1)
     ]
     pane = {"Runs": Curve(_RUNS, spots)}
-    ends = [0, *(step.place for step in trend.steps), len(values)]
-    for begin, end in pairwise(ends):
-        middle = median(values[begin:end])
+    for begin, end, middle in trend.levels:
         pane[f"Median from {begin + 1}"] = Curve(
             _MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True
         )

@@ -85,15 +85,12 @@ def write(
 
     Keep the file beside your code. It has the environment, a line a cell, and the parameters for the runs to come."""
     check_new(file)
-    if not (experiments or runs or trace):
-        raise BadInput("name experiments to run, or give --runs or --trace")
-    requests = [Request(name, lab, device, quick, parse_settings(settings or ())) for name in experiments or ()]
+    wanted: list[Request | str] = [trace] if trace else []
+    wanted += [Request(name, lab, device, quick, parse_settings(settings or ())) for name in experiments or ()]
     with store_to_read() as store:
         measured = _taken(store, runs)
-        for request in requests:
-            measured += _made(store, request, count)
-        if trace:
-            measured += _made(store, trace, count)
+        for what in wanted:
+            measured += _made(store, what, count)
     keep_baseline(file, gate.baseline_of(measured), as_json)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -46,21 +46,21 @@ def defaults(root: Any, called: str | None) -> dict[str, Any]:
     Raises:
         BadInput: the file cannot be read, or names no command or option.
     """
-    with suppress(RuntimeError, FileNotFoundError, PermissionError):  # what this user may not read is not theirs
+    try:
         file = settings_file()
-        try:
-            text = file.read_text("utf-8")
-            import tomllib  # few have such a file
+    except RuntimeError:
+        return {}
+    if not os.access(file, os.R_OK):  # what this user may not read is not theirs
+        return {}
+    try:
+        import tomllib  # few have such a file
 
-            tables = tomllib.loads(text)
-            if unknown := set(tables) - set(root.commands):
-                raise ValueError(f"there is no command {quoted(min(unknown))}")
-            return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}
-        except (FileNotFoundError, PermissionError):
-            raise
-        except (OSError, ValueError) as error:  # what is no TOML among them
-            raise BadInput(f"{file}: {error_line(str(error))}") from None
-    return {}
+        tables = tomllib.loads(file.read_text("utf-8"))
+        if unknown := set(tables) - set(root.commands):
+            raise ValueError(f"there is no command {quoted(min(unknown))}")
+        return {called: _of(root.commands[called], tables[called], called)} if called in tables else {}
+    except (OSError, ValueError) as error:  # what is no TOML among them
+        raise BadInput(f"{file}: {error_line(str(error))}") from None
 
 
 def _of(command: Any, table: Any, name: str) -> dict[str, Any]:

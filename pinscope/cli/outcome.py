@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from subprocess import TimeoutExpired
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from pinscope.cli import terminal
-from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed, UnknownName
+from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Origin, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
 from pinscope.text import one_line
@@ -58,11 +57,9 @@ def _reconciled() -> Iterator[Store]:
 
 
 def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> None:
-    """Show how far the run is until its child ends or somebody asks to stop.
+    """Show how far the run is until its child ends or somebody asks to stop."""
+    from pinscope.runner.jobs import progress_of
 
-    A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
-    database did not take.
-    """
     about = format_about(run.budget.seconds)
     if run.lab == "host":  # only GPU runs were recorded to compare with
         about += ", longer on a slow processor" + ("" if run.quick else ", --quick takes less")
@@ -70,16 +67,14 @@ def follow(store: Store, run: ExperimentRun, job: Job, stop: terminal.Stop) -> N
     terminal.complain(f"{run.experiment} on {LAB_TITLES[run.lab]}, run {run.id}, {about} · {stops}")
     with progress_shown() as show:
         failing = False
-        while job.child.poll() is None and not stop.asked:
-            try:
-                show(store.run(run.id).progress)
-                failing = False
-            except (StoreFailed, UnknownName) as error:  # a database file that was deleted knows no run
-                if not failing and job.child.poll() is None:
-                    terminal.complain(f"{error}; the run goes on, and keeps what it measures until it can be stored")
-                failing = True
-            with suppress(TimeoutExpired):
-                job.child.wait(terminal.LOOK_SECONDS)
+        for seen in progress_of(store, job):
+            if stop.asked:
+                break
+            if isinstance(seen, Progress):
+                show(seen)
+            elif not failing and job.child.poll() is None:
+                terminal.complain(f"{seen}; the run goes on, and keeps what it measures until it can be stored")
+            failing = not isinstance(seen, Progress)
 
 
 def say_how_it_ended(run: Run) -> int:

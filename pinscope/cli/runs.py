@@ -230,14 +230,11 @@ def edit(
     """Name, tag, annotate or star a run, also while it goes on. What is not given stays."""
     with Store() as store:
         run = store.run(run_id)
-        changes: dict[str, Any] = {
-            field: text or None for field, text in (("name", name), ("note", note)) if text is not None
-        }
+        given: dict[str, Any] = {"name": name, "note": note, "baseline": baseline}
+        changes = {field: None if value == "" else value for field, value in given.items() if value is not None}
         if tag or untag:
             there = dict.fromkeys((*run.tags, *(tag or ())))
             changes["tags"] = [word for word in there if word not in (untag or ())]
-        if baseline is not None:
-            changes["baseline"] = baseline
         if not changes:
             raise BadInput("nothing was changed; give --name, --tag, --untag, --note, --baseline or --no-baseline")
         run = store.update(run.id, **checked_labels(**changes))

@@ -12,7 +12,6 @@ from pinscope.charts.comparison import draw
 from pinscope.dashboard import state, widgets
 from pinscope.dashboard.pages import COMPARE
 from pinscope.dashboard.widgets import Colour, chart_view, experiment_title, heading, plain, prose, utc, verdict_line
-from pinscope.errors import UnknownName
 from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report import comparison as report
@@ -56,11 +55,9 @@ def show() -> None:
 
 def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) -> list[Run]:
     """The runs of a side: those of the address, which names what somebody chooses."""
-    error, linked, key = None, list[Run](), f"compare-{side}"
-    try:
+    linked, key = list[Run](), f"compare-{side}"
+    with widgets.errors_shown():
         linked = [store.run(name) for name in st.query_params.get(side, "").split(",") if name]
-    except UnknownName as unknown:
-        error = unknown
     kinds, taken = {(run.experiment, run.lab) for run in others}, {run.id for run in others}
     fitting = [run for run in known if run.id not in taken and kinds <= {(run.experiment, run.lab)}]
     runs = {run.id: run for run in (*fitting, *linked)}
@@ -73,8 +70,6 @@ def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) 
         placeholder="Choose runs",
         on_change=lambda: _name({side: st.session_state[key]}),
     )
-    if error:
-        widgets.show_error(error)
     return [runs[name] for name in picked]
 
 

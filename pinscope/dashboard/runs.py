@@ -28,15 +28,6 @@ _ADDRESS = "run in the address of Runs"
 _LIST, _TICKED = "how the list of runs was left", "ticked runs"
 _IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
-_ORDERS: Mapping[str, str] = {
-    "newest": "Newest first",
-    "oldest": "Oldest first",
-    "experiment": "Experiment",
-    "name": "Name",
-    "host": "Host",
-    "figure": "Greatest figure first",
-}
-"""Name of an order → what it is called."""
 
 
 def show() -> None:
@@ -131,9 +122,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
         experiment = _filter("Experiment", {name: experiment_title(name) for name in known}, "filter-experiment")
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
-        order = st.selectbox(
-            "Order", list(_ORDERS), key="sort", bind="query-params", width=220, format_func=lambda name: _ORDERS[name]
-        )
+        order = st.selectbox("Order", list(ORDERS), key="sort", bind="query-params", width=220, format_func=str.title)
         recordings = st.toggle(
             "Recordings",
             value=True,

@@ -12,7 +12,7 @@ from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, TREND
 from pinscope.dashboard.run_view import run_link
 from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, same_as_command, utc, verdict_line
-from pinscope.records.run import LAB_TITLES, ExperimentRun, Run
+from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report.trend import series
 from pinscope.text import visible
 from pinscope.units import format_count
@@ -68,7 +68,7 @@ def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str
 
 def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:
     """Id of the oldest run → machine, lab, number of runs, and what the parameters differ in."""
-    given = [some[0].params if isinstance(some[0], ExperimentRun) else {} for some in alike]
+    given = [some[-1].params for some in alike]
     names = dict.fromkeys(name for params in given for name in params)
     varied = [name for name in names if len({str(params.get(name)) for params in given}) > 1][:SHOWN_PARAMETERS]
     titles = {}

@@ -256,21 +256,6 @@ def read_run(run: Run, rows: Sequence[Row]) -> Reading:
     return reading.model_copy(update=changes)
 
 
-def cells_of(run: Run, rows: Sequence[Row]) -> Sequence[Any]:
-    """The cells of a run, as its class of cells declares them.
-
-    Raises:
-        BadInput: as for :func:`read_run`, or the run is of a kind that repeats nothing.
-        UnknownName: likewise.
-    """
-    reader = _reader_of(run)
-    if not isinstance(reader, Entry):
-        raise BadInput(f"run {run.id} is a {run.kind}, which repeats nothing and has no cells: its rows say all")
-    checked = checked_rows(run.experiment, rows)
-    with _figures_that_make_sense(run):
-        return reader.cells(reader.measured(run, checked))
-
-
 def measured_run(run: Run, rows: Iterable[Row]) -> Measured:
     """A run as it is compared with others; errors as for :func:`read_run`."""
     reader, checked = _reader_of(run), checked_rows(run.experiment, rows)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from subprocess import TimeoutExpired
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +19,7 @@ from pinscope.analysis import comparison
 from pinscope.analysis.cells import frame
 from pinscope.analysis.comparison import ComparedCell, Side
 from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
-from pinscope.experiments.registry import cells_of, checked_rows, measured_run, verdict_of
+from pinscope.experiments.registry import checked_rows, measured_run, verdict_of
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
@@ -30,7 +29,7 @@ from pinscope.report.comparison import Compared, render, write_comparison
 from pinscope.report.facts import Document, by_severity, called, open_document, place
 from pinscope.report.markdown import render_markdown
 from pinscope.report.write import write_report
-from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, reconcile, start
+from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, progress_of, reconcile, start
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted, fits
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
     from pinscope.charts.marks import Chart
 
-LOOK_SECONDS = 0.2
 ProgressTaker = Callable[[float, str], object]
 """Is given how far a run is, 0 to 1, and what it does now."""
 PAGE = (
@@ -60,8 +58,8 @@ class Figure(Quantity):
     """A figure of a headline, in SI units: ``float(figure)``, with the interval from ``low`` to ``high``."""
 
     def __float__(self) -> float:
-        if isinstance(self.value, int | float):
-            return float(self.value)
+        if self.number is not None:
+            return self.number
         raise ValueError(f"{self.name} is not known: {self.reason}" if self.value is None else f"{self.name} is a text")
 
     @property
@@ -105,16 +103,18 @@ class Answer:
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
         """Title → table, as pages show it; a heading says its unit."""
-        return {table.title: _frame(table) for table in self.reading.tables}
+        return {table.title: _frame(table.rows, list(_headings(table))) for table in self.reading.tables}
 
 
-def _frame(table: Table) -> pd.DataFrame:
+def _headings(table: Table) -> Iterator[str]:
+    for heading, unit in zip(table.columns, table.units, strict=True):
+        yield heading if unit in ("text", "count") else f"{heading} ({unit})"
+
+
+def _frame(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
     import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
 
-    units = ("" if unit in ("text", "count") else f" ({unit})" for unit in table.units)
-    return pd.DataFrame(
-        list(table.rows), columns=[f"{heading}{unit}" for heading, unit in zip(table.columns, units, strict=True)]
-    )
+    return pd.DataFrame.from_records(list(rows), columns=columns)
 
 
 class Run(Answer):
@@ -147,19 +147,18 @@ class Run(Answer):
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Every observation, warm-ups too, a column a field; names end in their unit."""
-        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
-
-        return pd.DataFrame.from_records(list(self.observations))
+        return _frame(self.observations)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
         """All counted observations of one combination of labels in a row, times and rates; names end in their unit: see
-        :func:`~pinscope.analysis.cells.frame`.
+        :func:`~pinscope.analysis.cells.frame`. Of a trace the program and its lines, of a timeline the host and those
+        who held much.
 
         Raises:
-            BadInput: the run is a timeline or a trace, or its rows make no sense.
+            BadInput: its rows make no sense.
         """
-        return frame(cells_of(self.record, self.observations))
+        return frame(measured_run(self.record, self.observations).cells)
 
     @cached_property
     def document(self) -> Document:
@@ -305,18 +304,11 @@ def run(
 def _follow(store: Store, run: ExperimentRun, job: Job, progress: bool | ProgressTaker) -> None:
     """Say how far it is until its child ends."""
     is_line = progress is True and (sys.stderr.isatty() or not {"ipykernel", "marimo"}.isdisjoint(sys.modules))
-    said = run.progress
-    while job.child.poll() is None:
-        with suppress(TimeoutExpired):
-            job.child.wait(LOOK_SECONDS)
-        with suppress(StoreFailed):  # the run goes on, and keeps what it measures
-            known = store.run(run.id).progress
-            if (known.fraction, known.message) != (said.fraction, said.message):
-                if callable(progress):
-                    progress(known.fraction, known.message)
-                elif is_line:
-                    _write_line(f"{run.experiment} {known.fraction:4.0%} {known.message[:60]}")
-            said = known
+    for seen in progress_of(store, job):
+        if isinstance(seen, records.Progress) and callable(progress):
+            progress(seen.fraction, seen.message)
+        elif isinstance(seen, records.Progress) and is_line:
+            _write_line(f"{run.experiment} {seen.fraction:4.0%} {seen.message[:60]}")
     if is_line:
         _write_line("")
 
@@ -421,14 +413,12 @@ class Comparison:
     def frame(self) -> pd.DataFrame:
         """A row for each figure of each cell that both sides have: its labels, both values in SI units, their ratio
         (second over first) with its interval, and ``better``, ``worse``, ``same`` or ``unknown``."""
-        import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
-
         rows = [
             {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
             | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
             for cell in self.core.cells
         ]
-        return pd.DataFrame.from_records(rows)
+        return _frame(rows)
 
     def save(self, path: str | Path) -> Path:
         """Write a report (.html, .md, .json) to a file that is not there yet; the file.

@@ -5,6 +5,7 @@ Raw values are kept; statistics, verdicts and findings are derived.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, Self, get_args
@@ -151,6 +152,13 @@ class Quantity(Record):
     key: str | None = None
     """Which figure of a run's headline it is, such as ``pinned.h2d.rate``, whatever its size, its value and the words
     of ``name``: unique in the run, and the same in all runs of its experiment."""
+
+    @property
+    def number(self) -> float | None:
+        """The value, where it is a finite number."""
+        if isinstance(self.value, str | bool | None) or not math.isfinite(self.value):
+            return None
+        return float(self.value)
 
 
 class RunFigures(Record):

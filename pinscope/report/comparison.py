@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,6 +23,7 @@ from pinscope.experiments.registry import measured_run, verdict_of
 from pinscope.records.run import LAB_TITLES, Finding, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
+from pinscope.store.documents import first_complaint
 from pinscope.store.new_file import write_new
 from pinscope.text import first_of
 from pinscope.units import format_change, format_measured, format_share, format_value
@@ -127,7 +127,7 @@ def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table
     yield _texts("What differs", ("key", a.name, b.name), different)
     named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
     unknown = len(comparison.machines.unknown)
-    words = f"The same: {', '.join(named)} and {len(same) - len(named)} more"
+    words = f"The same: {', '.join([*named, f'and {len(same) - len(named)} more'])}"
     yield words + (f"; not recorded on one side: {unknown}" if unknown else "")
     if everything:
         yield _texts("The same on both sides", ("key", "both"), same.items())
@@ -330,9 +330,7 @@ def read_baseline(path: Path) -> Baseline:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{path} is no baseline of pinscope check ({where}: {first['msg']})") from None
+        raise BadInput(f"{path} is no baseline of pinscope check ({first_complaint(error)})") from None
 
 
 def regression_lines(result: Checked) -> list[str]:
@@ -350,14 +348,13 @@ def check_document(checked: Sequence[Checked]) -> dict[str, Any]:
     """``{"format", "passed", "experiments"}``; later versions may add keys."""
     experiments = []
     for result in checked:
-        comparison = comparison_object(result.comparison)
         regressions = [
             {"line": line, "labels": worse.labels, "figure": worse.figure, "ratio": getattr(worse, "ratio", None)}
             for line, worse in zip(regression_lines(result), result.regressions, strict=True)
         ]
         experiments.append(
-            {"experiment": comparison["experiment"], "regressions": regressions, "not_again": result.once}
-            | {"comparison": comparison}
+            {"experiment": result.comparison.experiment, "regressions": regressions, "not_again": result.once}
+            | {"comparison": comparison_object(result.comparison)}
         )
     passed = not any(result.regressions for result in checked)
     return {"format": FORMAT, "passed": passed, "experiments": experiments}
@@ -375,7 +372,7 @@ def junit(checked: Sequence[Checked]) -> bytes:
         cases = [(_where(worse), "failure", regression_words(worse)) for worse in result.regressions]
         failing = {worse.key for worse in result.regressions}
         for cell in (cell for cell in result.cells if cell.key not in failing):
-            why = f"{limit} more would not show: too few runs"
+            why = f"{limit} worse would not show: too few runs"
             if cell.verdict == "unknown":
                 why = "measured once: no interval"
             cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
@@ -383,12 +380,8 @@ def junit(checked: Sequence[Checked]) -> bytes:
             case = ET.SubElement(suite, "testcase", classname=name, name=where)
             if outcome:
                 ET.SubElement(case, outcome, message=why)
-        outcomes = Counter(outcome for _, outcome, _ in cases)
-        suite.attrib |= {
-            "tests": str(len(cases)),
-            "failures": str(outcomes["failure"]),
-            "skipped": str(outcomes["skipped"]),
-        }
+        for counted, tags in (("tests", "testcase"), ("failures", "*/failure"), ("skipped", "*/skipped")):
+            suite.set(counted, str(len(suite.findall(tags))))
     ET.indent(root)
     return bytes(ET.tostring(root, "utf-8", xml_declaration=True)) + b"\n"
 

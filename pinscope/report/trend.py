@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pinscope.analysis.read_rows import grouped
-from pinscope.analysis.trend import Trend, known_value, series_key, verdict
+from pinscope.analysis.trend import Trend, series_key, verdict
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import find_reader, read_run, readers
 from pinscope.probes.environment import machine_id
@@ -40,7 +40,7 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     if runs is None:
         raise BadInput(f"run {like} is no finished run of {experiment}")
     chosen = [_figure(store, run, figure) for run in runs]
-    known = {run.id: value for run, own in zip(runs, chosen, strict=True) if (value := known_value(own)) is not None}
+    known = {run.id: own.number for run, own in zip(runs, chosen, strict=True) if own and own.number is not None}
     newest = next((own for own in reversed(chosen) if own), None)
     if newest is None:
         keys = ", ".join(figures(store, runs[-1]))
@@ -71,7 +71,7 @@ def series(store: Store, experiment: str | None = None, recordings: bool = False
 def figures(store: Store, run: Run) -> dict[str, str]:
     """Key → name of the figures of a run that can be followed."""
     headline = read_run(run, store.observations(run.id)).headline
-    known = {own.key: own.name for own in headline if own.key and known_value(own) is not None}
+    known = {own.key: own.name for own in headline if own.key and own.number is not None}
     return known or ({run.figure.key: run.figure.name} if run.figure and run.figure.key else {})
 
 

@@ -24,12 +24,14 @@ from pinscope.lab.placement import placement
 from pinscope.probes.environment import capture_environment, cupy_problem, machine_id
 from pinscope.probes.process import is_alive, is_in_sight, on_this_boot, process_of, start_child
 from pinscope.records.environment import Environment
-from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Run
+from pinscope.records.run import LAB_TITLES, ExperimentRun, LabKind, Process, Progress, Run
 from pinscope.store.documents import StoredRow
 from pinscope.store.safe_writer import bring_in, find_saved
 from pinscope.store.store import Store
 from pinscope.text import quoted
 
+LOOK_SECONDS = 0.2
+"""From one look at how far a run is to the next."""
 GRACE_SECONDS = 5.0
 """How long a cancelled child has to put things away before it is ended."""
 UNBORN_SECONDS = 60.0
@@ -255,6 +257,21 @@ def start(store: Store, run: ExperimentRun, worker: Worker | None = None) -> Job
     _hand_over(job.child, run.model_dump_json().encode())
     _started.append(job)
     return job
+
+
+def progress_of(store: Store, job: Job) -> Iterator[Progress | errors.PinScopeError]:
+    """How far a run is, some times a second until its child ends; an error where the database does not say.
+
+    A database that fails meanwhile ends nothing: the child would end with this process, and it alone holds what the
+    database did not take.
+    """
+    while job.child.poll() is None:
+        try:
+            yield store.run(job.run_id).progress
+        except (errors.StoreFailed, errors.UnknownName) as error:  # a database file that was deleted knows no run
+            yield error
+        with suppress(subprocess.TimeoutExpired):
+            job.child.wait(LOOK_SECONDS)
 
 
 def ended_run(store: Store, run_id: str) -> tuple[Run, Sequence[StoredRow], bool]:

@@ -71,9 +71,9 @@ def as_sides(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
 
 
 def _by_figure(run: Run) -> Any:
-    if run.figure is None or not isinstance(run.figure.value, int | float):
+    if run.figure is None or run.figure.number is None:
         return run.experiment, True, "", 0.0
-    return run.experiment, False, run.figure.key or "", -run.figure.value
+    return run.experiment, False, run.figure.key or "", -run.figure.number
 
 
 ORDERS: Mapping[str, Callable[[Run], Any]] = {

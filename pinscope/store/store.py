@@ -34,7 +34,7 @@ from pinscope.store.recordings import (
     recording_names,
 )
 from pinscope.store.rows import BATCH, Reading, StoredRows
-from pinscope.text import quoted
+from pinscope.text import first_of, quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -430,9 +430,8 @@ class Store(Database):
     # Reading
 
     def run(self, run_id: str) -> Run:
-        """The run of that id, of the only id that begins so, or of that name; recordings included, whose names are
-        those of their files. Words that may stand
-        there instead: :data:`pinscope.store.choice.WORDS`.
+        """The run of that id, of the only id that begins so, or of that name; recordings too, which are called as their
+        files. Words that may stand there instead: :data:`pinscope.store.choice.WORDS`.
 
         Raises:
             UnknownName: no such run, or several.
@@ -458,7 +457,7 @@ class Store(Database):
     def _by_name(self, name: str) -> Run | None:
         called = [run for run in self.each_run(recordings=False) if run.name == name]
         if len(called) > 1:
-            some = _first_of([run.id for run in called])
+            some = first_of([run.id for run in called])
             raise UnknownName(f"{len(called)} runs are called {quoted(name)}: {some}; write an id")
         return called[0] if called else recording_called(name)
 
@@ -468,7 +467,7 @@ class Store(Database):
         ids = list(connection.scalars(select(tables.RUNS.c.id).where(begins).order_by(tables.RUNS.c.id)))
         ids += [run.id for run in recorded_runs() if run.id.startswith(beginning) and run.id not in ids]
         if len(ids) > 1:
-            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {_first_of(ids)}; write more of the id")
+            raise UnknownName(f"{len(ids)} runs begin with {quoted(beginning)}: {first_of(ids)}; write more of the id")
         return ids[0] if ids else None
 
     def listed(self, **wanted: Unpack[Wanted]) -> Iterator[Run | documents.DamagedRun]:
@@ -567,10 +566,6 @@ class Store(Database):
             return UnknownName(f"no run {quoted(run_id)}; `pinscope import FILE` reads the runs of a bundle")
         names = [name for name in recording_names() if run_id.casefold() in name]
         known = (
-            f"there are recordings called {_first_of(names)}" if names else "`pinscope runs list` shows what there is"
+            f"there are recordings called {first_of(names)}" if names else "`pinscope runs list` shows what there is"
         )
         return UnknownName(f"no run {quoted(run_id)}; {known}")
-
-
-def _first_of(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")

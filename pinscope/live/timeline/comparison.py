@@ -51,7 +51,7 @@ def _amount(value: float) -> Summary:
 
 def verdict(comparison: Comparison) -> str:
     """How much more or less was pinned, and who came or went with most of it."""
-    host = next((cell for cell in comparison.cells if cell.kind == HostCell.__name__ and cell.is_first), None)
+    host = comparison.whole
     if host is None:
         return "Of one side nobody knows how much was pinned."
     a, b = (format_bytes(side.value) for side in (host.a, host.b))

@@ -68,9 +68,7 @@ def verdict(comparison: Comparison) -> str:
     A program that was traced once a side is as long as that run was: what a line costs counts from a hundredth of it
     on, of what both have that much more or less. Of several traces a side, what these do not tell apart is the same.
     """
-    whole = next(
-        (cell for cell in comparison.cells if cell.kind == ProgramCell.__name__ and cell.figure == "seconds"), None
-    )
+    whole = comparison.whole
     if whole is None:
         return "Nothing was recorded that could be compared."
     a, b = whole.a.value, whole.b.value

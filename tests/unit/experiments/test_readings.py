@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pinscope.experiments.registry import cells_of
+from pinscope.experiments.registry import measured_run
 from pinscope.records.environment import Environment, Link
 from tests.data import synthetic
 from tests.data.readings import Made
@@ -132,7 +132,7 @@ def test_both_ways_count_while_both_copy_also_in_older_runs() -> None:
             row(0.025, 10**9, direction="bidirectional", memory=memory, h2d_seconds=0.02, d2h_seconds=0.025)
             for _ in range(8)
         ]
-        (cell,) = cells_of(synthetic.run("bandwidth"), rows)
+        (cell,) = measured_run(synthetic.run("bandwidth"), rows).cells
         return float(cell.bytes_per_second)
 
     assert rate("pinned") == pytest.approx(1e9 / 0.02 + 1e9 / 0.025)

@@ -16,7 +16,7 @@ import pinscope
 from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput, PathExists
-from pinscope.experiments.registry import cells_of
+from pinscope.experiments.registry import measured_run
 from pinscope.python.session import Figure
 from pinscope.records.run import ExperimentRun, Run
 from pinscope.report.facts import open_document
@@ -38,7 +38,7 @@ WORDS = {"bytes": "bytes", "seconds": "seconds", "bytes/second": "bytes_per_seco
 @cache
 def declared(run_id: str) -> Any:
     """The first cell of a recording, of the type that its experiment declares."""
-    return cells_of(recorded(run_id).record, recorded(run_id).observations[:600])[0]
+    return measured_run(recorded(run_id).record, recorded(run_id).observations[:600]).cells[0]
 
 
 @pytest.mark.xdist_group("readings")
@@ -110,12 +110,14 @@ def by_labels(values: pd.Series[Any]) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.parametrize("run", KEPT, ids=recording_name)
-def test_rows_are_all_observations_and_what_repeats_nothing_has_no_cells(run: Run) -> None:
+def test_rows_are_all_observations_and_cells_are_the_whole_and_its_lines_or_holders(run: Run) -> None:
     opened = pinscope.open(run.id)
     assert len(opened.rows) == run.observations
     assert set(opened.rows.columns) == {name for row in recorded_observations(run.id) for name in row}
-    with pytest.raises(BadInput, match=f"is a {run.kind}, which repeats nothing"):
-        _ = opened.cells
+    name, value = {"trace": ("text", "seconds"), "timeline": ("name", "peak_bytes")}[run.kind]
+    assert opened.cells[name].isna().tolist() == [True, *[False] * (len(opened.cells) - 1)]
+    assert len(opened.cells) > 1
+    assert (opened.cells[value] > 0).all()
 
 
 H200 = "20261122-080338"

@@ -46,5 +46,6 @@ def test_a_name_that_there_is_not_is_none() -> None:
 
 def test_what_it_names_for_type_checkers_is_what_it_gives() -> None:
     source = (ROOT / "pinscope" / "__init__.py").read_text()
-    assert f"from pinscope.python.session import {', '.join(pinscope._OFFERED)}\n" in source
-    assert {getattr(pinscope, name).__module__ for name in pinscope._OFFERED} == {"pinscope.python.session"}
+    offered = source.partition("from pinscope.python.session import ")[2].splitlines()[0].split(", ")
+    assert {getattr(pinscope, name).__module__ for name in offered} == {"pinscope.python.session"}
+    assert {name for name in pinscope.__all__ if name not in vars(pinscope)} <= {*offered, "live"}

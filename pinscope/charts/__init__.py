@@ -6,5 +6,6 @@ I/O. What a chart shows is decided beside its reading, in a ``charts`` module of
 
 ``plot`` is where to begin: curves, parts of a time, bars; ``marks`` has what these are made of, matrices and rows of
 marks, and ``Chart``; ``theme`` colours, fonts and axes; ``comparison`` draws runs against others, ``trend`` a
-figure over runs, ``fleet`` GPUs of many hosts.
+figure over runs, ``fleet`` GPUs of many hosts. ``lazy`` has a run's charts, drawn when they are looked at: then
+Plotly is imported.
 """

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
-from typing import Any, overload
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.colors import find_intermediate_color, hex_to_rgb
 
 from pinscope.analysis.cells import LineStyle
 from pinscope.charts.theme import COLOURS, DASHES, FRAME_PIXELS, ink, panel_values, panels, short_seconds
-from pinscope.errors import PinScopeError
 from pinscope.text import one_line
 from pinscope.units import format_seconds
 
@@ -36,58 +33,6 @@ class Chart:
     caption: str
     figure: go.Figure
     alt: str
-
-
-class LazyCharts(Sequence[Chart]):
-    """Charts, each drawn when somebody first looks at it: that takes a tenth of a second and more.
-
-    Args:
-        drawn: gives them in their order.
-        guard: what each is drawn in.
-    """
-
-    def __init__(self, drawn: Iterable[Chart], guard: Callable[[], AbstractContextManager[None]]) -> None:
-        self._rest = iter(drawn)
-        self._guard = guard
-        self._there: list[Chart] = []
-        self._all = False
-        self._error: PinScopeError | None = None
-        self._lock = Lock()  # pages share what they have opened
-
-    def may_have_more_than(self, count: int) -> bool:
-        """Whether there are, or may be, more than so many. Draws none."""
-        return not self._all or len(self._there) > count
-
-    def _reach(self, count: int | None) -> None:
-        """Draw the first ones, all for ``None``."""
-        with self._lock:
-            while not self._all and (count is None or len(self._there) < count):
-                if self._error:  # what broke off draws nothing more
-                    raise self._error
-                try:
-                    with self._guard():
-                        chart = next(self._rest, None)
-                except PinScopeError as error:
-                    self._error = error
-                    raise
-                self._there += [chart] if chart else []
-                self._all = chart is None
-
-    def __bool__(self) -> bool:
-        self._reach(1)
-        return bool(self._there)
-
-    def __len__(self) -> int:
-        self._reach(None)
-        return len(self._there)
-
-    @overload
-    def __getitem__(self, place: int) -> Chart: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Chart]: ...
-    def __getitem__(self, place: int | slice) -> Chart | list[Chart]:
-        self._reach(place + 1 if isinstance(place, int) and place >= 0 else None)
-        return self._there[place]
 
 
 def alt_text(what: str, values: Iterable[tuple[str, str]] = ()) -> str:

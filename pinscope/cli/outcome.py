@@ -27,7 +27,9 @@ LINE_SECONDS = 10.0
 @contextmanager
 def store_to_read() -> Iterator[Store]:
     """The store, with runs marked whose child is gone. Says in one line if nothing can be stored in it."""
-    with _reconciled() as store:
+    from pinscope.runner.jobs import open_store  # SQLAlchemy takes a third of a second
+
+    with open_store() as store:
         if store.refusal:
             terminal.complain(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store
@@ -40,19 +42,11 @@ def store_to_write() -> Iterator[Store]:
     Raises:
         StoreFailed: nothing can be stored in it.
     """
-    with _reconciled() as store:
+    from pinscope.runner.jobs import open_store
+
+    with open_store() as store:
         if store.refusal:
             raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
-        yield store
-
-
-@contextmanager
-def _reconciled() -> Iterator[Store]:
-    from pinscope.runner.jobs import reconcile  # SQLAlchemy takes a third of a second
-    from pinscope.store.store import Store
-
-    with Store() as store:
-        reconcile(store)
         yield store
 
 

@@ -151,7 +151,7 @@ def run(
         with jobs.workers_for(store, selection.requests) as workers:
             for request, worker in zip(selection.requests, workers, strict=True):
                 ended, rows, run_code = measure(store, jobs.prepare(request, capture_environment()), worker, stop)
-                document = open_document(ended, rows, with_charts=False)
+                document = open_document(ended, rows)
                 if as_json:
                     documents.append(run_document(document))
                 else:
@@ -254,7 +254,7 @@ def record(
 
 def _print_recorded(recorded: Recorded, output: Path | None, as_json: bool) -> int:
     """Print what was recorded; the exit code that fits how it ended."""
-    document = open_document(recorded.run, recorded.rows, with_charts=False)
+    document = open_document(recorded.run, recorded.rows)
     if as_json:
         print_json(run_document(document))
     else:

@@ -32,7 +32,7 @@ from pinscope.records.labels import LABELS
 from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
-from pinscope.runner.jobs import cancel, reconcile
+from pinscope.runner.jobs import cancel, open_store
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
 from pinscope.store.bundle import check_output, open_bundle, write_bundle
 from pinscope.store.choice import ORDERS, Wanted
@@ -249,7 +249,7 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
     """Show one run: parameters, headline, tables, findings; with --json, every observation too."""
     with store_to_read() as store:
         run = store.run(run_id)
-        document = open_document(run, store.observations(run.id), with_charts=False)
+        document = open_document(run, store.observations(run.id))
         if as_json:  # the observations come from the database while they are printed
             print_long_json(run_without_rows(document), "observations", document.rows)
             return
@@ -262,8 +262,7 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
 @app.command("cancel", short_help="Stop a run that is still going.")
 def cancel_run(run_id: RunId, as_json: AsJson = False) -> None:
     """Stop a run that is still going, wherever it was started; what it measured is kept."""
-    with Store() as store:
-        reconcile(store)
+    with open_store() as store:
         cancel(store, run_id)
         run = store.run(run_id)
     if run.status != "cancelled" and run.lab not in ("live", "traced"):
@@ -284,8 +283,7 @@ def delete(
     age = duration("--older-than", older_than)
     if (run_id is None) == (age is None):
         raise BadInput("name a run, or give --older-than, such as --older-than 90d")
-    with Store() as store:
-        reconcile(store)
+    with open_store() as store:
         if age is not None:
             _delete_old(store, age, yes, as_json)
             return
@@ -338,14 +336,10 @@ def report(
     is_stretch = begin is not None or length is not None
     if is_stretch and not output.name.lower().endswith(SUFFIX):
         raise BadInput(f"--start-after and --for choose a stretch for Perfetto: the file must end in {SUFFIX}")
-    drawn = output.suffix.lower() == ".html"
     with store_to_read() as store:
         source = AnonymousStore(store) if anonymous else store
         runs = _chosen(source, run_ids)
-        documents = [
-            open_document(run, source.observations(run.id), with_charts=drawn, attached=source.attached(run))
-            for run in runs
-        ]
+        documents = [open_document(run, source.observations(run.id), source.attached(run)) for run in runs]
         if is_stretch:
             documents = [stretch_for_perfetto(document, begin, length) for document in documents]
         write_report(output, documents)
@@ -373,8 +367,7 @@ def import_runs(
     bundle: Annotated[Path, argument("FILE", "A bundle that `pinscope export` wrote.")], as_json: AsJson = False
 ) -> None:
     """Read the runs of a bundle into the database: all of them, or none if one is damaged."""
-    with open_bundle(bundle, whole=False) as opened, Store() as store:
-        reconcile(store)  # a run that the bundle completes may not have been marked as interrupted yet
+    with open_bundle(bundle, whole=False) as opened, open_store() as store:  # what the bundle completes is marked
         outcome = asdict(store.import_runs(opened.items(), opened.parts))
     if as_json:
         print_json(outcome)

@@ -151,7 +151,7 @@ def trace(
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)
     traced = compared.before
-    document = open_document(traced.run, traced.rows, with_charts=False)
+    document = open_document(traced.run, traced.rows)
     if as_json is not None:
         answer = {**run_document(document), **what_if_document(compared)}
         as_json.write_text(json.dumps(answer, indent=2, allow_nan=False) + "\n", "ascii")

@@ -172,7 +172,7 @@ def print_what_if(compared: Compared) -> None:
         complain(f"--what-if: {compared.problem}")
     if compared.second is None:
         return
-    document = open_document(compared.second.run, compared.second.rows, with_charts=False)
+    document = open_document(compared.second.run, compared.second.rows)
     rows = checked_rows(document.run.experiment, document.rows)
     seen = seen_in(document.run, rows)
     second_run = second_run_in(seen, rows)
@@ -202,7 +202,7 @@ def what_if_document(compared: Compared) -> dict[str, Any]:
     """``what_if``: the second run as a document of its own; nothing where there is none."""
     if compared.after is None:
         return {}
-    return {"what_if": run_document(open_document(compared.after.run, compared.after.rows, with_charts=False))}
+    return {"what_if": run_document(open_document(compared.after.run, compared.after.rows))}
 
 
 LOOK_SECONDS = 0.05
@@ -268,7 +268,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         traced = tracing.follow(lambda look: _follow(spool, what["pid"], begun_ns, look))
         if output is not None:
             write_traces(output, [traced], store)
-    print_summary(open_document(traced.run, traced.rows, with_charts=False))
+    print_summary(open_document(traced.run, traced.rows))
     complain_of(traced)
     return 0
 

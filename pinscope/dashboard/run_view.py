@@ -30,7 +30,7 @@ from pinscope.dashboard.widgets import (
     verdict_line,
 )
 from pinscope.errors import BadInput
-from pinscope.experiments.registry import charts_of, find_reader
+from pinscope.experiments.registry import draw_run, find_reader
 from pinscope.records.base import BUNDLE_ROWS
 from pinscope.records.run import LAB_TITLES, Run, Status, TraceRun
 from pinscope.report import facts
@@ -144,7 +144,7 @@ def _partial_chart(store: Store, run_id: str) -> None:
     with errors_shown():
         run = store.run(run_id)
         rows = _rows_so_far(store, run)
-        charts = charts_of(run, rows) if rows else []
+        charts = draw_run(run, rows) if rows else []
         if charts:
             chart_view(charts[0], key=f"partial-{run_id}", border=False)
         else:

@@ -88,7 +88,7 @@ class OpenedRun:
         """The document as a report has it: with the charts that need the single events."""
         if self.document is None or not self.document.attached.rows:
             return cast("Document", self.document)
-        return open_document(self.run, self.rows, attached=self.document.attached)
+        return open_document(self.run, self.rows, self.document.attached)
 
 
 def anonymous_choice() -> bool:
@@ -101,11 +101,11 @@ def is_anonymous() -> bool:
     return bool(st.session_state.get(_ANONYMOUS))
 
 
-def anonymous_document(kept: Store, run_id: str, with_charts: bool = True) -> Document:
+def anonymous_document(kept: Store, run_id: str) -> Document:
     """The run as a report has it that names nobody."""
     source = AnonymousStore(kept)
     run = source.run(run_id)
-    return open_document(run, source.observations(run.id), with_charts, attached=source.attached(run))
+    return open_document(run, source.observations(run.id), source.attached(run))
 
 
 def _version(run: Run) -> tuple[object, ...]:
@@ -131,7 +131,8 @@ def open_run(store: Store, run: Run) -> OpenedRun:
     """
     rows = store.observations(run.id)
     try:
-        document = open_document(run, rows, when_looked_at=True)
+        document = open_document(run, rows)
+        bool(document.charts)  # draws the first
     except BadInput as error:  # from a newer version: its raw rows can still be shown
         return OpenedRun(run, rows, None, str(error))
     has_spans = run.observations <= ROWS_READ and any(row.get("kind") == "span" for row in rows)

@@ -121,7 +121,7 @@ def _zoomed(run: Run, document: Document, whole: Extent) -> None:
 def _file(document: Document, whole: Extent, window: Window, anonymous_from: Store | None) -> bytes:
     """This stretch for Perfetto."""
     if anonymous_from:
-        document = state.anonymous_document(anonymous_from, document.run.id, with_charts=False)
+        document = state.anonymous_document(anonymous_from, document.run.id)
     return render([replace(document, attached=within(document.attached, whole, *window))], ".perfetto.json")
 
 

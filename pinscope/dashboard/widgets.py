@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 import pandas as pd
 import streamlit as st
 
-from pinscope.charts.marks import Chart, LazyCharts
+from pinscope.charts.lazy import LazyCharts
+from pinscope.charts.marks import Chart
 from pinscope.charts.theme import dressed
 from pinscope.dashboard.pages import MANUAL_ROOT, PageEntry
 from pinscope.errors import PinScopeError, StoreFailed, UnknownName

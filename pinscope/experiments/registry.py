@@ -19,13 +19,14 @@ from pinscope.analysis.models import link_error_findings
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Kind, ReadRows, Row
 from pinscope.analysis.statistics import OTHER_HOSTS, PLUS_MINUS
 from pinscope.analysis.texts import NOTHING_WRONG, Texts, dearest_first, on_lab
+from pinscope.charts.lazy import LazyCharts
 from pinscope.errors import BadInput, PinScopeError, UnknownName
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.records.run import ExperimentRun, Finding, Reading, Run, RunFigures, TimelineRun, TraceRun
 from pinscope.text import quoted
 
 if TYPE_CHECKING:
-    from pinscope.charts.marks import Chart, LazyCharts
+    from pinscope.charts.marks import Chart
 
 
 @dataclass(frozen=True)
@@ -294,25 +295,14 @@ def run_figures(run: Run, rows: Sequence[Row]) -> RunFigures | None:
     return None
 
 
-def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> list[Chart]:
-    """The charts of a run; errors as for :func:`read_run`.
+def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> LazyCharts:
+    """The charts of a run, each drawn when it is looked at; so late come errors that :func:`read_run` has at once.
 
     Args:
         attached: its attachments; without them the charts that need them are left out.
     """
-    return list(charts_of(run, rows, attached))
-
-
-def charts_of(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> LazyCharts:
-    """The charts of a run: the first is drawn now, each other when it is looked at; so late come its errors."""
-    from pinscope.charts.marks import LazyCharts  # noqa: PLC0415 - Plotly takes a fifth of a second to import
-
-    checked = checked_rows(run.experiment, rows)
-    with _figures_that_make_sense(run):
-        drawn = _reader_of(run).charts(run, checked, attached)
-    charts = LazyCharts(drawn, partial(_figures_that_make_sense, run))
-    bool(charts)  # draws the first
-    return charts
+    drawn = _reader_of(run).charts(run, checked_rows(run.experiment, rows), attached)
+    return LazyCharts(drawn, partial(_figures_that_make_sense, run))
 
 
 def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows | Columns:

@@ -29,16 +29,15 @@ from pinscope.report.comparison import Compared, render, write_comparison
 from pinscope.report.facts import Document, by_severity, called, open_document, place
 from pinscope.report.markdown import render_markdown
 from pinscope.report.write import write_report
-from pinscope.runner.jobs import Job, Request, cancel, ended_run, prepare, progress_of, reconcile, start
+from pinscope.runner.jobs import Job, Request, cancel, ended_run, open_store, prepare, progress_of, start
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
-from pinscope.store.choice import ORDERS, Wanted, fits
+from pinscope.store.choice import Wanted
 from pinscope.store.documents import StoredRow, checked_labels
 from pinscope.store.store import Store
 from pinscope.text import one_line
 from pinscope.tracing.limits import exceeded, parse_threshold
 from pinscope.tracing.sites import seen_in
-from pinscope.units import format_measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,31 +51,6 @@ PAGE = (
     'style="width: 100%; height: 640px; border: 0"></iframe>'
 )
 """A report in a notebook: its scripts reach neither the notebook nor, by the report's own policy, any network."""
-
-
-class Figure(Quantity):
-    """A figure of a headline, in SI units: ``float(figure)``, with the interval from ``low`` to ``high``."""
-
-    def __float__(self) -> float:
-        if self.number is not None:
-            return self.number
-        raise ValueError(f"{self.name} is not known: {self.reason}" if self.value is None else f"{self.name} is a text")
-
-    @property
-    def low(self) -> float | None:
-        """The least that another run on this host will say, 19 times in 20; ``None`` where that is not known."""
-        return None if self.spread is None else float(self) * (1 - self.spread)
-
-    @property
-    def high(self) -> float | None:
-        """The most, likewise."""
-        return None if self.spread is None else float(self) * (1 + self.spread)
-
-    def __str__(self) -> str:
-        return format_measured(self.value, self.unit, self.spread, self.repeats)
-
-    def __repr__(self) -> str:
-        return f"<{self.name}: {self}>"
 
 
 class Answer:
@@ -95,10 +69,10 @@ class Answer:
         return tuple(by_severity(self.reading.findings))
 
     @property
-    def figures(self) -> Mapping[str, Figure]:
-        """Key → figure; a key, such as ``pinned.h2d.rate``, is the same in all runs of an experiment."""
-        made = (Figure.model_validate(dict(quantity)) for quantity in self.reading.headline)
-        return {figure.key or figure.name: figure for figure in made}
+    def figures(self) -> Mapping[str, Quantity]:
+        """Key → figure; a key, such as ``pinned.h2d.rate``, is the same in all runs of an experiment. ``float(figure)``
+        is its value in SI units, ``figure.low`` and ``figure.high`` are the ends of its interval."""
+        return {figure.key or figure.name: figure for figure in self.reading.headline}
 
     @property
     def tables(self) -> Mapping[str, pd.DataFrame]:
@@ -131,18 +105,15 @@ class Run(Answer):
         self.bundle = bundle
         self.id, self.name = record.id, record.name
 
-    def _opened(self) -> AbstractContextManager[Store | BundleReader]:
-        return open_bundle(self.bundle) if self.bundle else Store()
-
     def _parts(self, run: records.Run, attachment: records.Attachment) -> Iterator[bytes]:
-        with self._opened() as source:
+        with _source(self.bundle) as source:
             yield from source.parts(run, attachment)
 
     @cached_property
     def observations(self) -> Sequence[StoredRow]:
         """Its observations as stored, in the order measured."""
-        with self._opened() as source:
-            return list(source.observations(self.id) if isinstance(source, Store) else source.rows(self.record))
+        with _source(self.bundle) as source:
+            return list(source.observations(self.id))
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -163,17 +134,12 @@ class Run(Answer):
     @cached_property
     def document(self) -> Document:
         """What its reports are made from."""
-        attached = attached_by(self.record, self._parts)
-        return open_document(self.record, self.observations, attached=attached, when_looked_at=True)
-
-    @cached_property
-    def _without_charts(self) -> Document:
-        return open_document(self.record, self.observations, with_charts=False)
+        return open_document(self.record, self.observations, attached_by(self.record, self._parts))
 
     @property
     def reading(self) -> Reading:  # type: ignore[override]  # made when it is asked for
         """Verdict, headline, tables and findings."""
-        return (self.__dict__.get("document") or self._without_charts).reading
+        return self.document.reading
 
     @property
     def charts(self) -> Mapping[str, Chart]:
@@ -228,7 +194,7 @@ class Run(Answer):
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:
-        return render_markdown([self._without_charts]).decode()
+        return render_markdown([self.document]).decode()
 
 
 class Runs(tuple[Run, ...]):
@@ -250,6 +216,11 @@ class Runs(tuple[Run, ...]):
 
 
 # What is asked
+
+
+def _source(bundle: Path | None) -> AbstractContextManager[Store | BundleReader]:
+    """The bundle; without one the database."""
+    return open_bundle(bundle) if bundle else open_store()
 
 
 def run(
@@ -281,8 +252,7 @@ def run(
         MeasurementFailed: it broke off; what it measured is kept.
     """
     request = Request(experiment, lab, device, quick, params, checked_labels(name=name, tags=tuple(tags)))
-    with Store() as store:
-        reconcile(store)
+    with open_store() as store:
         prepared = prepare(request, capture_environment())
         job = start(store, prepared)
         try:
@@ -335,8 +305,7 @@ def open(run: str | Path) -> Run:
         if len(there) != 1:
             raise BadInput(f"{run} holds {len(there)} runs; pinscope.runs(file=…) gives them all")
         return there[0]
-    with Store() as store:
-        reconcile(store)
+    with open_store() as store:
         return Run(store.run(run))
 
 
@@ -371,14 +340,9 @@ def runs(
     """
     wanted = Wanted(experiment=experiment, lab=lab, status=status, host=host, search=search, baseline=baseline)
     wanted |= {"tags": (tag,) if isinstance(tag, str) else tag, "recordings": recordings}
-    if file is not None:
-        path = Path(file).absolute()
-        with open_bundle(path) as bundle:
-            fitting = [record for record in bundle.runs() if fits(record, wanted)]
-        return Runs([Run(record, path) for record in sorted(fitting, key=ORDERS["newest"])])
-    with Store() as store:
-        reconcile(store)
-        return Runs([Run(record) for record in store.each_run(**wanted)])
+    bundle = None if file is None else Path(file).absolute()
+    with _source(bundle) as source:
+        return Runs(Run(record, bundle) for record in source.each_run(**wanted))
 
 
 Taken = Run | str | Path

@@ -15,6 +15,7 @@ from pydantic import Field, computed_field, model_validator
 from pinscope.records.base import ATTACHMENTS, LAYOUT_CHARACTERS, MOST_FIGURES, Budget, Moment, Record
 from pinscope.records.environment import Device, Environment
 from pinscope.records.labels import LabelFields
+from pinscope.units import format_measured
 
 FORMAT = 2
 """Newest version of the run format, in bundles and JSON. Additive changes keep it; :attr:`Run.format` says which a run
@@ -159,6 +160,27 @@ class Quantity(Record):
         if isinstance(self.value, str | bool | None) or not math.isfinite(self.value):
             return None
         return float(self.value)
+
+    def __float__(self) -> float:
+        if self.number is not None:
+            return self.number
+        raise ValueError(f"{self.name} is not known: {self.reason}" if self.value is None else f"{self.name} is a text")
+
+    @property
+    def low(self) -> float | None:
+        """The least that another run on this host will say, 19 times in 20; ``None`` where that is not known."""
+        return None if self.spread is None else float(self) * (1 - self.spread)
+
+    @property
+    def high(self) -> float | None:
+        """The most, likewise."""
+        return None if self.spread is None else float(self) * (1 + self.spread)
+
+    def __str__(self) -> str:
+        return format_measured(self.value, self.unit, self.spread, self.repeats)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self}>"
 
 
 class RunFigures(Record):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pinscope.analysis.models import KINDS
 from pinscope.analysis.read_rows import NOTHING_ATTACHED, Attached, Row
 from pinscope.experiments.contract import AnyExperiment, Params
-from pinscope.experiments.registry import GONE, charts_of, checked_rows, draw_run, find, find_reader, method, read_run
+from pinscope.experiments.registry import GONE, checked_rows, draw_run, find, find_reader, method, read_run
 from pinscope.records.base import Budget
 from pinscope.records.environment import (
     PACKET_PAYLOAD_BYTES,
@@ -38,15 +38,7 @@ from pinscope.records.run import (
     TraceRun,
 )
 from pinscope.text import one_line
-from pinscope.units import (
-    exact_bytes,
-    format_bandwidth,
-    format_bar,
-    format_bytes,
-    format_measured,
-    format_seconds,
-    format_value,
-)
+from pinscope.units import exact_bytes, format_bandwidth, format_bar, format_bytes, format_seconds, format_value
 
 if TYPE_CHECKING:
     from pinscope.charts.marks import Chart
@@ -62,7 +54,7 @@ class Document:
         question: what the experiment asks.
         method: how the answer was measured, a few sentences.
         reading: what the run tells.
-        charts: its figures.
+        charts: its figures, each drawn when it is looked at.
         rows: its observations as stored, in the order in which they were measured.
         parameter_schema: JSON schema of the experiment's parameters (``Params.model_json_schema()``), for their
             titles and units; without it parameters are listed by name and plain value.
@@ -80,24 +72,15 @@ class Document:
     attached: Attached = NOTHING_ATTACHED
 
 
-def open_document(
-    run: Run,
-    rows: Sequence[Row],
-    with_charts: bool = True,
-    when_looked_at: bool = False,
-    attached: Attached = NOTHING_ATTACHED,
-) -> Document:
-    """The run with its reading and, if asked for, its charts; both are empty for a run without rows.
+def open_document(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Document:
+    """The run with its reading and its charts; both are empty for a run without rows.
 
-    ``when_looked_at``: a chart after the first is drawn when it is looked at. ``attached``: the attachments of the run.
-
-    Of a kind that is no more, the question says what became of it, and nothing is read from its rows.
-
-    Where they rest on the first observations only, a note of the run says so.
+    ``attached``: the attachments of the run. Of a kind that is no more, the question says what became of it, and
+    nothing is read from its rows. Where they rest on the first observations only, a note of the run says so.
 
     Raises:
         UnknownName: this version does not know the run's kind.
-        BadInput: the rows are not observations of that kind.
+        BadInput: the rows are not observations of that kind; of the charts, when they are looked at.
     """
     nothing = Reading(headline=(), tables=(), findings=())
     if run.experiment in GONE:
@@ -113,7 +96,7 @@ def open_document(
         question=kind.question,
         method=method(kind),
         reading=read_run(run, read) if read else nothing,
-        charts=(charts_of if when_looked_at else draw_run)(run, read, attached) if read and with_charts else [],
+        charts=draw_run(run, read, attached) if read else [],
         rows=rows,
         parameter_schema=kind.Params.model_json_schema(),
         attached=attached,
@@ -459,8 +442,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def quantity_text(quantity: Quantity) -> str:
     """A quantity's value and how well it is known, or ``n/a`` and why."""
-    text = format_measured(quantity.value, quantity.unit, quantity.spread, quantity.repeats)
-    return f"{text}: {quantity.reason}" if quantity.value is None and quantity.reason else text
+    return f"{quantity}: {quantity.reason}" if quantity.value is None and quantity.reason else str(quantity)
 
 
 def table_texts(table: Table) -> list[list[str]]:

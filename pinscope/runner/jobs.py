@@ -340,6 +340,14 @@ def _end(process: Process, by_force: bool) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
+@contextmanager
+def open_store() -> Iterator[Store]:
+    """The store, with runs marked whose child is gone."""
+    with Store() as store:
+        reconcile(store)
+        yield store
+
+
 def reconcile(store: Store) -> list[str]:
     """Store what writers saved, and mark runs as interrupted whose child is gone; the ids of those that were marked.
 

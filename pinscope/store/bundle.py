@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Self
+from typing import IO, Annotated, Any, BinaryIO, Self, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -37,6 +37,7 @@ from pinscope.records.base import BUNDLE_PARTS, Moment
 from pinscope.records.labels import LABELS
 from pinscope.records.run import FORMAT, Attachment, Run, parse_run
 from pinscope.store.attachments import Parts, no_parts, read_part, too_much_attached
+from pinscope.store.choice import ORDERS, Wanted, fits
 from pinscope.store.documents import (
     ANY_ROW,
     RowSource,
@@ -256,9 +257,17 @@ class BundleReader:
         """The runs, in the order of the manifest."""
         return map(self._read_run, self.manifest.runs)
 
+    def each_run(self, **wanted: Unpack[Wanted]) -> list[Run]:
+        """Those that match, the newest first."""
+        return sorted((run for run in self.runs() if fits(run, wanted)), key=ORDERS["newest"])
+
     def rows(self, run: Run) -> BundleRows:
         """The observations of one of the bundle's runs."""
         return BundleRows(self, run)
+
+    def observations(self, run_id: str) -> BundleRows:
+        """Likewise, of the run of that id."""
+        return self.rows(self._read_run(run_id))
 
     def items(self) -> Iterator[tuple[Run, BundleRows]]:
         """Each run with its observations; all but these is checked."""

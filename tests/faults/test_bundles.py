@@ -61,7 +61,7 @@ def _attempt(store: Store, content: bytes) -> str | None:
     for run_id in imported.added:
         run, rows = store.run(run_id), store.observations(run_id)
         with suppress(BadInput):  # sound as data, but no observations of that experiment
-            open_document(run, rows, with_charts=False)
+            open_document(run, rows)
         before, exported = list(rows), render_bundle([(run, rows)])
         store.delete(run_id)
         _import(store, exported)

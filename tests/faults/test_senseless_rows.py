@@ -3,7 +3,7 @@ line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.data import synthetic_timeline
 from tests.faults.campaign import Campaign
 
 Rows = Sequence[Mapping[str, Any]]
+Use = Callable[[Run, Rows], Iterable[object]]
 VALUES = (0, None, 2**62)
 ROWS_TRIED = 150
 
@@ -25,7 +26,7 @@ ROWS_TRIED = 150
 @pytest.mark.parametrize(
     ("use", "kinds", "size"), [(read_run, len(readers()), 120), (draw_run, 3, 12)], ids=["readings", "drawings"]
 )
-def test_senseless_rows(campaign: Campaign, use: Callable[[Run, Rows], object], kinds: int, size: int) -> None:
+def test_senseless_rows(campaign: Campaign, use: Use, kinds: int, size: int) -> None:
     """``kinds``: of how many kinds of run the sample is. ``size``: attempts of the sample."""
     chosen = campaign.random().sample(readers(), campaign.size(sample=kinds, whole=len(readers())))
     attempts = [attempt for reader in chosen for attempt in changes(reader.name)]
@@ -34,7 +35,7 @@ def test_senseless_rows(campaign: Campaign, use: Callable[[Run, Rows], object], 
         wrong = [{**row, field: like(row[field], value)} if row.get(field) is not None else row for row in rows]
         try:
             with suppress(BadInput):
-                use(run, wrong)
+                list(use(run, wrong))
         except Exception as error:
             error.add_note(f"{run.experiment} with {field} {value}")
             raise

@@ -362,7 +362,7 @@ def _untrue_of(run: Run, attempt: Attempt, code: int, command: Command) -> Itera
     for claimed in re.findall(r"run \S+ was (\w+)", said):
         if claimed != ended.status:
             yield f"said that the run was {claimed}; it is {ended.status}"
-    open_document(ended, rows, with_charts=True)
+    list(open_document(ended, rows).charts)
     bundle = command.folder / "night.pinscope"
     if bundle.exists():
         ((kept, its_rows),) = read_bundle(bundle)

@@ -8,7 +8,8 @@ from contextlib import nullcontext
 import plotly.graph_objects as go
 import pytest
 
-from pinscope.charts.marks import Chart, LazyCharts
+from pinscope.charts.lazy import LazyCharts
+from pinscope.charts.marks import Chart
 from pinscope.errors import BadInput
 from tests.data import synthetic
 from tests.data.readings import As

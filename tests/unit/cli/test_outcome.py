@@ -14,7 +14,7 @@ def test_a_report_is_recommended_on_what_was_measured_only(
     observations: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = run("bandwidth", "host", status="interrupted", observations=observations)
-    print_outcome(open_document(ended, [], with_charts=False))
+    print_outcome(open_document(ended, []))
     last = capsys.readouterr().out.splitlines()[-1]
     assert said in last
     assert ("report" in last) == (observations > 0)

@@ -30,7 +30,7 @@ def printed(
 ) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    print_summary(open_document(run(), rows, with_charts=False))
+    print_summary(open_document(run(), rows))
     return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err).rstrip("\n").split("\n")
 
 

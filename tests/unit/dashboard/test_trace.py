@@ -80,7 +80,7 @@ def test_what_a_trace_did_not_record_stands_once_and_before_its_figures(store: S
     app = open_page(TRACES)
     assert [warning.value for warning in app.warning] == [plain(note)]
     assert not [caption for caption in app.caption if plain(note) in str(caption.value)]
-    report = render([open_document(run, rows, with_charts=False)], ".md").decode()
+    report = render([open_document(run, rows)], ".md").decode()
     assert report.count("ended before the program did") == 1
     assert report.index("ended before the program did") < report.index("## Answer")
 

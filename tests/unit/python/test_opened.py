@@ -17,8 +17,7 @@ from pinscope.analysis.cells import labels_of, values_of
 from pinscope.analysis.statistics import Summary
 from pinscope.errors import BadInput, PathExists
 from pinscope.experiments.registry import measured_run
-from pinscope.python.session import Figure
-from pinscope.records.run import ExperimentRun, Run
+from pinscope.records.run import ExperimentRun, Quantity, Run
 from pinscope.report.facts import open_document
 from pinscope.report.html import CONTENT_SECURITY_POLICY
 from pinscope.store.recordings import recorded_observations, recorded_runs, recording_name
@@ -136,7 +135,7 @@ def test_figures_are_found_by_key_and_are_numbers_with_an_interval() -> None:
 
 
 def test_a_figure_that_is_not_known_is_no_number_and_says_why() -> None:
-    unknown = Figure(name="Rate", value=None, unit="bytes/second", reason="its repeats vary too much")
+    unknown = Quantity(name="Rate", value=None, unit="bytes/second", reason="its repeats vary too much")
     assert (unknown.low, unknown.high, str(unknown)) == (None, None, "n/a")
     with pytest.raises(ValueError, match="Rate is not known: its repeats vary too much"):
         float(unknown)

@@ -24,7 +24,7 @@ SPANS = {"X": {"dur", "cat"}, "M": {"args"}, "C": {"args"}, "s": {"id", "cat"}, 
 
 
 def document(events: Attached) -> Document:
-    return open_document(run(), [program(), site(33)], with_charts=False, attached=events)
+    return open_document(run(), [program(), site(33)], attached=events)
 
 
 def events(*documents: Document) -> list[Event]:
@@ -174,7 +174,7 @@ def test_several_processes_of_a_program_keep_calls_streams_and_pinned_memory_apa
 def test_a_process_has_its_rank_as_its_name() -> None:
     both = attached(kernels=[{"process": 4711}, {"process": 4712}])
     rows = [program(), site(33, process=4711, rank=0), site(33, process=4712, rank=1)]
-    written = events(open_document(run(), rows, with_charts=False, attached=both))
+    written = events(open_document(run(), rows, attached=both))
     assert [event["args"]["name"] for event in written if event["name"] == "process_name"] == [
         "train.py, rank 0", "rank 0, GPU 0", "train.py, rank 1", "rank 1, GPU 0",
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def test_several_runs_keep_processes_and_arrows_of_their_own() -> None:
 def test_the_recorded_trace_follows_the_format_with_every_event() -> None:
     (trace,) = (run for run in recorded_runs() if run.experiment == "trace")
     with Store() as store:
-        written = events(open_document(trace, store.observations(trace.id), False, attached=store.attached(trace)))
+        written = events(open_document(trace, store.observations(trace.id), attached=store.attached(trace)))
     counts = {table.name: table.rows for table in trace.attachments}
     assert len(spans(written, "kernel")) == counts["kernels"]
     assert len(spans(written, "copy")) == counts["copies"]

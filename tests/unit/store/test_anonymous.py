@@ -218,7 +218,7 @@ def test_an_anonymous_run_is_imported_and_reads_as_the_run_does(run_id: str, sto
 def test_lines_of_a_trace_are_told_apart_and_found_by_the_last_name_of_their_file(store: Store) -> None:
     source = AnonymousStore(store)
     run = source.run("kept-trace")
-    document = open_document(run, source.observations(run.id), with_charts=False)
+    document = open_document(run, source.observations(run.id))
     (lines,) = (table for table in document.reading.tables if table.title == LINES)
     assert [row[0] for row in lines.rows] == ["train.py:3", "train.py:3"]
     sites = {row["number"]: row["file"] for row in document.rows if row["kind"] == "site"}
@@ -303,4 +303,4 @@ def test_a_recording_can_be_given_away_without_names_and_imported_beside_itself(
             assert store.import_runs([(anonymous.model_copy(update={"attachments": ()}), rows)]).added == (
                 anonymous.id,
             )
-            assert open_document(anonymous, rows, with_charts=False).reading.verdict == run.verdict
+            assert open_document(anonymous, rows).reading.verdict == run.verdict

@@ -111,7 +111,7 @@ def test_a_run_that_broke_off_reads_and_draws_at_every_row() -> None:
         verdict = read(rows[:count]).verdict
         assert verdict is None or len(verdict) <= 150
         if count % 6 == 0:
-            draw_run(synthetic.run("registration", params={}, devices=2), rows[:count])
+            list(draw_run(synthetic.run("registration", params={}, devices=2), rows[:count]))
 
 
 class TwoEngines(HostModelLab):

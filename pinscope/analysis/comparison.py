@@ -166,6 +166,14 @@ class ComparedCell(CellFigure):
         """Whether it is better or worse."""
         return self.verdict in ("better", "worse")
 
+    @property
+    def least_change(self) -> float:
+        """By how much a figure that differs does at least, relative: how far its whole interval lies from 1; infinite
+        from nothing to something."""
+        if self.ratio is None:
+            return math.inf
+        return min(abs((end or self.ratio) - 1) for end in (self.low, self.high))
+
 
 @dataclass(frozen=True)
 class LoneCell(CellFigure):

@@ -68,18 +68,13 @@ def _of(command: Any, table: Any, name: str) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise ValueError(f"{name} must be a table: [{name}]")
     inner = getattr(command, "commands", {})
-    options = {
-        word.removeprefix("--"): option.name for option in command.params for word in option.opts if word[:2] == "--"
-    }
-    made = {}
-    for key, value in table.items():
-        if key in inner:
-            made[key] = _of(inner[key], value, f"{name}.{key}")
-        elif key in options and not inner:
-            made[options[key]] = value
-        else:
-            raise ValueError(f"[{name}] has no {quoted(key)}; there are: {', '.join(inner or options)}")
-    return made
+    options = {word[2:]: option.name for option in command.params for word in option.opts if word[:2] == "--"}
+    names = inner or options
+    if unknown := next((key for key in table if key not in names), None):
+        raise ValueError(f"[{name}] has no {quoted(unknown)}; there are: {', '.join(names)}")
+    if inner:
+        return {key: _of(inner[key], value, f"{name}.{key}") for key, value in table.items()}
+    return {options[key]: value for key, value in table.items()}
 
 
 _COMMANDS: Mapping[str, tuple[str, str, str]] = {

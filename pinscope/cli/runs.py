@@ -28,8 +28,7 @@ from pinscope.cli.terminal import (
 from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, run_figures
-from pinscope.records.labels import LABELS
-from pinscope.records.run import LAB_TITLES, STATUSES, Origin, Run, Status, TraceRun
+from pinscope.records.run import LAB_TITLES, STATUSES, ExperimentRun, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, open_store
@@ -136,23 +135,8 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
 app = typer.Typer(add_completion=False, help="List, show, name, cancel or delete stored runs.", rich_markup_mode=None)
 app.command("trend", short_help="A figure over all runs of a machine: its steps, and what changed there.")(trend)
 
-RUN_LIST_FIELDS = {
-    "id",
-    "kind",
-    "experiment",
-    "lab",
-    "device",
-    "status",
-    "quick",
-    "recording",
-    "observations",
-    "created_at",
-    "finished_at",
-    "error",
-    "verdict",
-    "figure",
-    *LABELS,
-}
+_UNLISTED = {"params", "environment", "notes", "progress", "process", "attachments", "figures", "budget"}
+RUN_LIST_FIELDS = set(ExperimentRun.model_fields) - _UNLISTED
 """Fields of a run that ``runs list --json`` prints, beside ``host``."""
 Order = Literal["newest", "oldest", "experiment", "name", "host", "figure"]
 """As :data:`~pinscope.store.choice.ORDERS` has them."""

@@ -130,14 +130,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
             bind="query-params",
             help="Also list the runs that ship with PinScope.",
         )
-    words, tags = (search or "").split(), [word[1:] for word in (search or "").split() if word[0] == "#"]
-    wanted = Wanted(
-        experiment=experiment,
-        lab=lab,
-        status=status,
-        tags=tags,
-        search=" ".join(word for word in words if word[0] != "#"),
-    )
+    wanted = Wanted(experiment=experiment, lab=lab, status=status, search=search)
     there, fitting, damaged = 0, list[tuple[Any, str, int]](), list[DamagedRun]()
     for run in store.listed():
         if isinstance(run, DamagedRun):

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -25,10 +25,10 @@ from pinscope.planning.reading import plan_as_stated
 from pinscope.probes.environment import capture_environment
 from pinscope.records import run as records
 from pinscope.records.run import ExperimentRun, Finding, LabKind, Origin, Quantity, Reading, Status, Table
-from pinscope.report.comparison import Compared, render, write_comparison
+from pinscope.report.comparison import Compared, write_comparison
+from pinscope.report.comparison import render as render_comparison
 from pinscope.report.facts import Document, by_severity, called, open_document, place
-from pinscope.report.markdown import render_markdown
-from pinscope.report.write import write_report
+from pinscope.report.write import render, write_report
 from pinscope.runner.jobs import Job, Request, cancel, ended_run, open_store, prepare, progress_of, start
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
@@ -188,13 +188,11 @@ class Run(Answer):
         return f"<pinscope {', '.join(filter(None, words))}: {one_line(self.record.verdict or 'no verdict')}>"
 
     def _repr_html_(self) -> str:
-        from pinscope.report.html import render_html  # noqa: PLC0415 - Plotly takes its time to import
-
-        page = b"".join(render_html([self.document], with_rows=False)).decode()
+        page = render([replace(self.document, rows=())], ".html").decode()  # observations to take out make it large
         return PAGE.format(page=escape(page), title=escape(self.document.title))
 
     def _repr_markdown_(self) -> str:
-        return render_markdown([self.document]).decode()
+        return render([self.document], ".md").decode()
 
 
 class Runs(tuple[Run, ...]):
@@ -367,22 +365,21 @@ class Comparison:
     def worse(self, than: float = 0.0) -> list[ComparedCell]:
         """Cells that are worse by more than this share, and by more than chance: their whole interval lies beyond it.
         The worst first."""
-        return [cell for cell in self.core.shown if cell.verdict == "worse" and _beyond(cell, than)]
+        return [cell for cell in self.core.shown if cell.verdict == "worse" and cell.least_change > than]
 
     def better(self, than: float = 0.0) -> list[ComparedCell]:
         """Likewise those that are better, the best first."""
-        return [cell for cell in reversed(self.core.shown) if cell.verdict == "better" and _beyond(cell, than)]
+        return [cell for cell in reversed(self.core.shown) if cell.verdict == "better" and cell.least_change > than]
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """A row for each figure of each cell that both sides have: its labels, both values in SI units, their ratio
         (second over first) with its interval, and ``better``, ``worse``, ``same`` or ``unknown``."""
-        rows = [
+        return _frame(
             {**cell.labels, "figure": cell.figure, "unit": cell.value.unit, "a": cell.a.value, "b": cell.b.value}
             | {"ratio": cell.ratio, "ratio.low": cell.low, "ratio.high": cell.high, "verdict": cell.verdict}
             for cell in self.core.cells
-        ]
-        return _frame(rows)
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write a report (.html, .md, .json) to a file that is not there yet; the file.
@@ -393,24 +390,16 @@ class Comparison:
         write_comparison(Path(path), Compared([self.core], []))
         return Path(path)
 
-    def __repr__(self) -> str:
-        return self._repr_markdown_()
+    def _rendered(self, suffix: str) -> str:
+        return render_comparison(Compared([self.core], []), suffix).decode()
 
-    def _repr_markdown_(self) -> str:
-        return render(Compared([self.core], []), ".md").decode()
+    def __repr__(self) -> str:
+        return self._rendered(".md")
+
+    _repr_markdown_ = __repr__
 
     def _repr_html_(self) -> str:
-        page = render(Compared([self.core], []), ".html").decode()
-        return PAGE.format(page=escape(page), title="Comparison")
-
-
-def _beyond(cell: ComparedCell, than: float) -> bool:
-    """Whether the end of the interval that is nearest to 1 is farther from it than this; of what is exact, the ratio
-    itself."""
-    if cell.ratio is None:  # from nothing to something, or the other way
-        return True
-    low, high = (cell.ratio if end is None else end for end in (cell.low, cell.high))
-    return low > 1 + than or high < 1 - than
+        return PAGE.format(page=escape(self._rendered(".html")), title="Comparison")
 
 
 def compare(a: Taken | Iterable[Taken], b: Taken | Iterable[Taken]) -> Comparison:

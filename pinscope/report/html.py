@@ -38,15 +38,10 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-def render_html(documents: Sequence[Document], with_rows: bool = True) -> Iterator[bytes]:
-    """The page, UTF-8, a piece at a time; several runs stand one after the other.
-
-    Args:
-        with_rows: with all observations to take out.
-    """
+def render_html(documents: Sequence[Document]) -> Iterator[bytes]:
+    """The page, UTF-8, a piece at a time; several runs stand one after the other."""
     return _page(
         "report.html.jinja",
-        with_rows=with_rows,
         documents=documents,
         environment_facts=environment_facts,
         raw_data=lambda document: _packed(json_pieces([document])),

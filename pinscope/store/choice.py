@@ -29,7 +29,8 @@ class Wanted(TypedDict, total=False):
     tags: Sequence[str] | None
     """All of these."""
     search: str | None
-    """Each of these words somewhere in what a list shows of a run, in its note, or in the name of its machine."""
+    """Each of these words somewhere in what a list shows of a run, in its note, or in the name of its machine; of
+    ``#tag`` the tag."""
     baseline: bool | None
     """Starred, or not."""
     recordings: bool
@@ -38,20 +39,20 @@ class Wanted(TypedDict, total=False):
 
 def fits(run: Run, wanted: Wanted) -> bool:
     """Whether a run is one of those that are asked for."""
-    host, search = wanted.get("host"), wanted.get("search")
     plain = {field: wanted.get(field) for field in (*COLUMNS, "baseline")}
     return (
         all(value is None or getattr(run, field) == value for field, value in plain.items())
-        and host in (None, run.environment.host)
+        and wanted.get("host") in (None, run.environment.host)
         and set(wanted.get("tags") or ()) <= set(run.tags)
-        and (not search or all(word in _words(run) for word in search.casefold().split()))
+        and all(_has(run, word) for word in (wanted.get("search") or "").split())
     )
 
 
-def _words(run: Run) -> str:
+def _has(run: Run, word: str) -> bool:
+    """Whether a list shows the word of a run, or it has the tag of which that is the name."""
     gpus = [device.name for device in run.environment.devices]
     texts = (run.id, run.experiment, run.name, *run.tags, run.note, run.verdict, run.error, run.environment.host, *gpus)
-    return "\n".join(text for text in texts if text).casefold()
+    return word[1:] in run.tags if word[0] == "#" else any(word.casefold() in (text or "").casefold() for text in texts)
 
 
 def stands_for(text: str) -> tuple[int, Wanted] | None:

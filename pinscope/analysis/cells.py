@@ -13,16 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from pinscope.analysis.columns import Column, Columns
 from pinscope.analysis.read_rows import Row
 from pinscope.analysis.statistics import DRIFT, PAGEABLE_DRIFT, SHORT_DRIFT, Summary, exceeds, ratio, summarize
 from pinscope.records.run import Table, table
 from pinscope.units import format_value
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NO_LABEL = "–"
 """In place of a label that a cell has not."""
@@ -187,26 +184,20 @@ def key(cell: Any, value: str) -> str:
     return ".".join((*(word for word in words if isinstance(word, str)), value))
 
 
-def frame(cells: Sequence[Any]) -> pd.DataFrame:
-    """The cells as a table of pandas: a row each, columns that end in their unit, values in SI units.
+def cell_rows(cells: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """The cells as rows of a frame: a row each, columns that end in their unit, values in SI units.
 
     Of a summary its median, in columns beside it the ends of its interval, and the repeats.
     """
-    import pandas as pd  # noqa: PLC0415 - it takes a third of a second to import
-
-    rows = []
     for cell in cells:
-        row: dict[str, Any] = {
-            name: plain_label(mark, getattr(cell, name)) for name, mark in labels_of(type(cell)).items()
-        }
+        row = {name: plain_label(mark, getattr(cell, name)) for name, mark in labels_of(type(cell)).items()}
         for name in values_of(type(cell)):
             value = getattr(cell, name)
             row[name] = plain(value)
             if isinstance(value, Summary):
                 low, high = value.interval or (None, None)
                 row |= {f"{name}.low": low, f"{name}.high": high, f"{name}.repeats": value.count}
-        rows.append(row)
-    return pd.DataFrame(rows)
+        yield row
 
 
 def plain_label(mark: Label, label: Any) -> Any:

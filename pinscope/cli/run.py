@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from pinscope.cli.main import AsJson, Interval, Name, Pids, Probe, Tags, checked_pids, duration, option, output_option
 from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended, store_to_write
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
-from pinscope.errors import BadInput, InvalidParameter, MeasurementFailed, NotPossible, StoreFailed
+from pinscope.errors import InvalidParameter, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment
 from pinscope.experiments.registry import EXPERIMENTS, find
 from pinscope.live.source import open_source
@@ -203,19 +203,14 @@ def measure(
 
     A run that failed or was stopped is reported on stderr at once; its result is still printed.
     """
-    job = jobs.start(store, prepared, worker)
-    follow(store, prepared, job, stop)
-    if stop.asked:
-        complain(f"cancelling run {prepared.id} …")
-        try:
-            jobs.cancel(store, prepared.id)
-        except (BadInput, StoreFailed):  # it has just ended, or the database fails: it saves what that does not take
-            job.child.terminate()
-    child_code = job.child.wait()
+    with jobs.running(store, prepared, worker) as job:
+        follow(store, prepared, job, stop)
+        if stop.asked:
+            complain(f"cancelling run {prepared.id} …")
     ended, rows, is_stored = jobs.ended_run(store, prepared.id)
     code = say_how_it_ended(ended)
-    if code == MeasurementFailed.exit_code and child_code == NotPossible.exit_code:
-        code = child_code
+    if code == MeasurementFailed.exit_code and job.child.returncode == NotPossible.exit_code:
+        code = job.child.returncode
     return ended, rows, code or (0 if is_stored else StoreFailed.exit_code)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import get_worker
 
-from pinscope.errors import BadInput, PinScopeError
+from pinscope.errors import PinScopeError
 from pinscope.experiments.registry import run_figures
 from pinscope.probes.environment import capture_environment
 from pinscope.records.run import LabKind
@@ -73,12 +72,10 @@ def measure(campaign: str, asked: Mapping[str, Any], limit_seconds: float) -> di
             tempfile.TemporaryDirectory(prefix="run-", dir=get_worker().local_directory) as folder,
             Store(f"sqlite:///{folder}/run.sqlite") as store,
         ):
-            job, deadline = jobs.start(store, run), time.monotonic() + limit_seconds
-            while campaign not in HERE.ended and time.monotonic() < deadline and job.child.poll() is None:
-                time.sleep(LOOK_SECONDS)
-            with suppress(BadInput):  # it has ended by itself
-                jobs.cancel(store, run.id)
-            job.child.wait()
+            deadline = time.monotonic() + limit_seconds
+            with jobs.running(store, run) as job:
+                while campaign not in HERE.ended and time.monotonic() < deadline and job.child.poll() is None:
+                    time.sleep(LOOK_SECONDS)
             ended, rows, _ = jobs.ended_run(store, run.id)
             whole = ended.model_copy(update={"figures": run_figures(ended, rows)})
             return {"bundle": render_bundle([(whole, rows)], store.parts)}

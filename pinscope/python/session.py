@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pinscope
 from pinscope.analysis import comparison
-from pinscope.analysis.cells import frame
+from pinscope.analysis.cells import cell_rows
 from pinscope.analysis.comparison import ComparedCell, Side
-from pinscope.errors import BadInput, MeasurementFailed, StoreFailed
+from pinscope.errors import BadInput, MeasurementFailed
 from pinscope.experiments.registry import checked_rows, measured_run, verdict_of
 from pinscope.planning import plan as planning
 from pinscope.planning.reading import plan_as_stated
@@ -29,7 +29,7 @@ from pinscope.report.comparison import Compared, write_comparison
 from pinscope.report.comparison import render as render_comparison
 from pinscope.report.facts import Document, by_severity, called, open_document, place
 from pinscope.report.write import render, write_report
-from pinscope.runner.jobs import Job, Request, cancel, ended_run, open_store, prepare, progress_of, start
+from pinscope.runner.jobs import Job, Request, ended_run, open_store, prepare, progress_of, running
 from pinscope.store.attachments import attached_by
 from pinscope.store.bundle import SUFFIX, BundleReader, open_bundle, write_bundle
 from pinscope.store.choice import Wanted
@@ -122,14 +122,14 @@ class Run(Answer):
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """All counted observations of one combination of labels in a row, times and rates; names end in their unit: see
-        :func:`~pinscope.analysis.cells.frame`. Of a trace the program and its lines, of a timeline the host and those
-        who held much.
+        """All counted observations of one combination of labels in a row, times and rates; names end in their unit. Of
+        a median ``.low`` and ``.high`` are the ends of its interval, ``.repeats`` how many observations it has. Of a
+        trace the program and its lines, of a timeline the host and those who held much.
 
         Raises:
             BadInput: its rows make no sense.
         """
-        return frame(measured_run(self.record, self.observations).cells)
+        return _frame(cell_rows(measured_run(self.record, self.observations).cells))
 
     @cached_property
     def document(self) -> Document:
@@ -252,14 +252,8 @@ def run(
     request = Request(experiment, lab, device, quick, params, checked_labels(name=name, tags=tuple(tags)))
     with open_store() as store:
         prepared = prepare(request, capture_environment())
-        job = start(store, prepared)
-        try:
+        with running(store, prepared) as job:  # an interrupt cancels it
             _follow(store, prepared, job, progress)
-        except BaseException:
-            with suppress(BadInput, StoreFailed):  # it has just ended
-                cancel(store, prepared.id)
-            job.child.wait()
-            raise
         record, _, is_stored = ended_run(store, prepared.id)
     if record.status != "done" or not is_stored:
         raise MeasurementFailed(

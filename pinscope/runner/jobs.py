@@ -259,6 +259,22 @@ def start(store: Store, run: ExperimentRun, worker: Worker | None = None) -> Job
     return job
 
 
+@contextmanager
+def running(store: Store, run: ExperimentRun, worker: Worker | None = None) -> Iterator[Job]:
+    """The job of a run, started as by :func:`start`. Who leaves the block before the run has ended cancels it; then its
+    child is waited for."""
+    job = start(store, run, worker)
+    try:
+        yield job
+    finally:
+        if job.child.poll() is None:
+            try:
+                cancel(store, run.id)
+            except (errors.BadInput, errors.StoreFailed):  # it has just ended, or saves what the database does not take
+                job.child.terminate()
+        job.child.wait()
+
+
 def progress_of(store: Store, job: Job) -> Iterator[Progress | errors.PinScopeError]:
     """How far a run is, some times a second until its child ends; an error where the database does not say.
 

@@ -261,13 +261,9 @@ class BundleReader:
         """Those that match, the newest first."""
         return sorted((run for run in self.runs() if fits(run, wanted)), key=ORDERS["newest"])
 
-    def rows(self, run: Run) -> BundleRows:
-        """The observations of one of the bundle's runs."""
-        return BundleRows(self, run)
-
     def observations(self, run_id: str) -> BundleRows:
-        """Likewise, of the run of that id."""
-        return self.rows(self._read_run(run_id))
+        """The observations of one of the bundle's runs."""
+        return BundleRows(self, self._read_run(run_id))
 
     def items(self) -> Iterator[tuple[Run, BundleRows]]:
         """Each run with its observations; all but these is checked."""
@@ -281,7 +277,7 @@ class BundleReader:
                 raise self._too_much(f"it has {much}")
             for attachment in run.attachments:
                 self._check_parts(run, attachment)
-            yield run, self.rows(run)
+            yield run, BundleRows(self, run)
 
     def check(self) -> None:
         """Read everything once: afterwards nothing of it is refused."""

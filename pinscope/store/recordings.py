@@ -106,9 +106,8 @@ def _recordings() -> Mapping[str, tuple[Run, Traversable]]:
 
 @cache
 def _rows(run_id: str) -> tuple[StoredRow, ...]:
-    run, file = _recordings()[run_id]
-    with _opened(file) as bundle:
-        return tuple(bundle.rows(run))
+    with _opened(_recordings()[run_id][1]) as bundle:
+        return tuple(bundle.observations(run_id))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from pinscope.text import sentence, visible
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"
-_LIST, _TICKED = "how the list of runs was left", "ticked runs"
+_LIST, _TICK = "how the list of runs was left", "tick-"
 _IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -85,22 +85,18 @@ def _list(store: Store) -> None:
 
 
 def _tick(run: Run) -> None:
-    """A box that puts a run among those to compare, or takes it away."""
-    ticked: list[str] = st.session_state.setdefault(_TICKED, [])
-
-    def change() -> None:
-        (ticked.remove if run.id in ticked else ticked.append)(run.id)
-
+    """A box that puts a run among those to compare, or takes it away; whatever the list shows meanwhile."""
     label = f"Compare {visible(run.id)}"
-    st.checkbox(label, run.id in ticked, key=f"tick-{run.id}", label_visibility="collapsed", on_change=change)
+    st.checkbox(label, key=f"{_TICK}{run.id}", label_visibility="collapsed", persist_state="session")
 
 
 def _ticked(store: Store) -> None:
     """What can be done with the runs that are ticked, wherever in the list they are."""
     runs = list[Run]()
-    for run_id in st.session_state.get(_TICKED, ()):
-        with suppress(UnknownName):  # deleted meanwhile
-            runs.append(store.run(run_id))
+    for key in sorted(map(str, st.session_state)):
+        if key.startswith(_TICK) and st.session_state[key]:
+            with suppress(UnknownName):  # deleted meanwhile
+                runs.append(store.run(key.removeprefix(_TICK)))
     if len(runs) > 1:
         compare_link(runs, f"Compare the {len(runs)} ticked runs")
     else:

@@ -12,10 +12,10 @@ from pinscope.analysis.cells import (
     Label,
     Value,
     best_of,
+    cell_rows,
     cells,
     count,
     every_combination,
-    frame,
     key,
     labels_of,
     mean,
@@ -84,12 +84,12 @@ def test_the_table_of_all_cells_comes_from_the_declaration() -> None:
 
 
 def test_a_frame_has_units_in_its_column_names_and_the_ends_of_intervals() -> None:
-    made = frame(cells(Timed, rows("plain", MIB, range(1, 12))))
-    assert list(made.columns) == [
+    (made,) = cell_rows(cells(Timed, rows("plain", MIB, range(1, 12))))
+    assert list(made) == [
         "bytes", "way", "wall_seconds", "wall_seconds.low", "wall_seconds.high", "wall_seconds.repeats", "cpu_seconds",
         "wrong_count", "bytes_per_second",
     ]  # fmt: skip
-    assert made.loc[0, "wall_seconds.low"] < made.loc[0, "wall_seconds"] == 6.0 < made.loc[0, "wall_seconds.high"]
+    assert made["wall_seconds.low"] < made["wall_seconds"] == 6.0 < made["wall_seconds.high"]
 
 
 def test_a_figure_has_a_key_that_stays_the_same_whatever_the_size() -> None:

@@ -181,13 +181,9 @@ def list_runs(
         if as_json:
             print_json([run_object(run) for run in runs])
             return
-        is_any = print_runs(runs)
-    if is_any:
-        return
-    if experiment or lab or status or tag or search:
-        print_line("No run matches.")
-    else:
-        print_line("No runs yet. Start one: pinscope run bandwidth --quick")
+        if not print_runs(runs):
+            is_narrowed = experiment or lab or status or tag or search
+            print_line("No run matches." if is_narrowed else "No runs yet. Start one: pinscope run bandwidth --quick")
 
 
 def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | DamagedRun]:

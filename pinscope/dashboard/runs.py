@@ -13,7 +13,7 @@ from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
 from pinscope.dashboard.run_view import MESSAGE, bundle_button, compare_link, run_table, show_message, show_run
-from pinscope.dashboard.widgets import experiment_title, heading, plain, show_error, storage_note
+from pinscope.dashboard.widgets import heading, plain, show_error, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, STATUSES, Run
@@ -105,7 +105,6 @@ def _ticked(store: Store) -> None:
 
 def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
     """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
-    known = [reader.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         search = st.text_input(
             "Search",
@@ -115,7 +114,8 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
             placeholder="words, #tag",
             help="All these words, in a run's id, name, tags, note, answer, host or GPU; #tag: runs with this tag.",
         )
-        experiment = _filter("Experiment", {name: experiment_title(name) for name in known}, "filter-experiment")
+        titles = {reader.name: reader.kind.title for reader in readers()}
+        experiment = _filter("Experiment", titles, "filter-experiment")
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
         order = st.selectbox("Order", list(ORDERS), key="sort", bind="query-params", width=220, format_func=str.title)

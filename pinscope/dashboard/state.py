@@ -115,9 +115,7 @@ def _version(run: Run) -> tuple[object, ...]:
 
 _SAME: dict[Any, Callable[[Any], Any]] = {
     Store: lambda opened: opened.url,
-    ExperimentRun: _version,
-    TimelineRun: _version,
-    TraceRun: _version,
+    **dict.fromkeys((ExperimentRun, TimelineRun, TraceRun), _version),
 }
 
 

@@ -322,7 +322,7 @@ def runs(
         status: such as ``done``.
         host: name of the machine.
         tag: with this tag, or all of these.
-        search: with all these words in id, name, tags, note, verdict, host or GPU.
+        search: with all these words in id, name, tags, note, verdict, host or GPU; ``#tag``: with this tag.
         baseline: with a star, or without.
         recordings: also those that ship with PinScope.
 

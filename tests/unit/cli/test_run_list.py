@@ -86,7 +86,12 @@ def test_runs_are_named_tagged_noted_and_starred_found_and_sorted(capsys: pytest
     edited = json.loads(capsys.readouterr().out)
     labels = {field: edited[field] for field in ("id", "name", "tags", "note", "baseline")}
     assert labels == {"id": "run-b", "name": "driver 575", "tags": ["y"], "note": "BIOS", "baseline": True}
-    assert listed(capsys, "--tag", "y") == listed(capsys, "--search", "bios run-b") == [edited]
+    assert (
+        listed(capsys, "--tag", "y")
+        == listed(capsys, "--search", "bios run-b")
+        == listed(capsys, "--search", "#y")
+        == [edited]
+    )
     assert listed(capsys, "--tag", "x") == []
     assert [run["id"] for run in listed(capsys, "--sort", "figure")] == ["run-b", "run-a", "run-c"]
     assert [run["id"] for run in listed(capsys, "--sort", "oldest", "--limit", "2")] == ["run-a", "run-b"]

@@ -256,10 +256,8 @@ def run(
             _follow(store, prepared, job, progress)
         record, _, is_stored = ended_run(store, prepared.id)
     if record.status != "done" or not is_stored:
-        raise MeasurementFailed(
-            f"run {record.id} is {record.status}: {record.error or 'the database does not take it'}; "
-            "pinscope.open(id) has what it measured"
-        )
+        why = record.error or "the database does not take it"
+        raise MeasurementFailed(f"run {record.id} is {record.status}: {why}; pinscope.open(id) has what it measured")
     return Run(record)
 
 

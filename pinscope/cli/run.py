@@ -145,7 +145,9 @@ def run(
     documents: list[dict[str, Any]] = []
     summary: list[tuple[str, str, str]] = []
     code = 0
-    with Stop() as stop, jobs.open_store() as store:  # closed before a signal can end this again
+    store = Store()
+    with Stop() as stop, store:  # closed before a signal can end this again
+        jobs.reconcile(store)
         with jobs.workers_for(store, selection.requests) as workers:
             for request, worker in zip(selection.requests, workers, strict=True):
                 ended, rows, run_code = measure(store, jobs.prepare(request, capture_environment()), worker, stop)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, overload
 
@@ -18,12 +17,10 @@ class LazyCharts(Sequence["Chart"]):
 
     Args:
         drawn: gives them in their order.
-        guard: what each is drawn in.
     """
 
-    def __init__(self, drawn: Iterable[Chart], guard: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, drawn: Iterable[Chart]) -> None:
         self._rest = iter(drawn)
-        self._guard = guard
         self._there: list[Chart] = []
         self._all = False
         self._error: PinScopeError | None = None
@@ -40,8 +37,7 @@ class LazyCharts(Sequence["Chart"]):
                 if self._error:  # what broke off draws nothing more
                     raise self._error
                 try:
-                    with self._guard():
-                        chart = next(self._rest, None)
+                    chart = next(self._rest, None)
                 except PinScopeError as error:
                     self._error = error
                     raise

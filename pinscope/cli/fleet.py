@@ -15,13 +15,14 @@ import typer
 from pinscope.analysis.outliers import Fleet
 from pinscope.cli.check import File, keep_baseline
 from pinscope.cli.main import AsJson, duration, option, output_option, switch
-from pinscope.cli.outcome import print_parts, progress_shown, store_to_write
+from pinscope.cli.outcome import print_parts, progress_shown
 from pinscope.cli.run import Quick, Settings, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible
 from pinscope.experiments.registry import find
 from pinscope.records.run import LAB_TITLES, LabKind, Run
 from pinscope.report import fleet as report
+from pinscope.runner.jobs import open_store
 from pinscope.store.figures import experiments_with_figures
 from pinscope.store.new_file import check_new, write_new
 from pinscope.store.store import Store
@@ -96,7 +97,7 @@ def run(
         raise BadInput(f"fleet run takes one of {', '.join(plans)}: where the hosts are")
     listen = listen or ("127.0.0.1" if local else None)
     way = cluster.existing(scheduler) if scheduler else cluster.own(asked.campaign, given[0], listen)
-    with Stop() as stop, store_to_write() as store:
+    with Stop() as stop, open_store(to_write=True) as store:
         complain(f"campaign {asked.campaign}; Ctrl-C ends it and keeps what is stored")
         with progress_shown() as show, way as there:
             result = Campaign(there, store, asked)

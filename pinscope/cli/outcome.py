@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from pinscope.cli import terminal
-from pinscope.errors import Cancelled, MeasurementFailed, StoreFailed
+from pinscope.errors import Cancelled, MeasurementFailed
 from pinscope.records.run import LAB_TITLES, ExperimentRun, Finding, Origin, Progress, Quantity, Reading, Run, Table
 from pinscope.report import facts
 from pinscope.text import one_line
@@ -32,21 +32,6 @@ def store_to_read() -> Iterator[Store]:
     with open_store() as store:
         if store.refusal:
             terminal.complain(f"nothing can be stored in {store.name}: {store.refusal}")
-        yield store
-
-
-@contextmanager
-def store_to_write() -> Iterator[Store]:
-    """The store, likewise.
-
-    Raises:
-        StoreFailed: nothing can be stored in it.
-    """
-    from pinscope.runner.jobs import open_store
-
-    with open_store() as store:
-        if store.refusal:
-            raise StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store
 
 

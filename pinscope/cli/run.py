@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from pinscope.cli.main import AsJson, Interval, Name, Pids, Probe, Tags, checked_pids, duration, option, output_option
-from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended, store_to_write
+from pinscope.cli.outcome import follow, print_outcome, progress_shown, say_how_it_ended
 from pinscope.cli.terminal import Stop, complain, print_json, print_table
 from pinscope.errors import InvalidParameter, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.contract import AnyExperiment
@@ -240,7 +240,8 @@ def record(
     if output is not None:
         check_output(output)
     run = prepare_timeline(params, capture_environment(), checked_labels(name=name, tags=tag or ()))
-    with Stop() as stop, store_to_write() as store, open_source(probe=probe, interval_seconds=interval) as source:
+    watched = open_source(probe=probe, interval_seconds=interval)
+    with Stop() as stop, jobs.open_store(to_write=True) as store, watched as source:
         complain(f"recording run {run.id}{f' for {for_}' if for_ else ''}; Ctrl-C ends it well")
         with progress_shown(endless=for_ is None) as show:
             recorded = TimelineRecorder(store, source.take, lambda: stop.asked, show, output).record(run)

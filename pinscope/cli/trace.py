@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pinscope.cli.main import Name, Tags, argument, duration, option, output_option, switch
-from pinscope.cli.outcome import store_to_write
 from pinscope.cli.terminal import complain
 from pinscope.cli.trace_summary import complain_of, print_summary, print_what_if, what_if_document
 from pinscope.errors import BadInput, InvalidParameter
@@ -23,6 +22,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document
 from pinscope.runner.attach import Targets, targets_of, trace_attached
+from pinscope.runner.jobs import open_store
 from pinscope.runner.program import Program, find_program
 from pinscope.runner.tracing import Traced, trace_program, write_traces
 from pinscope.runner.what_if import Compared, Request, WhatIfRuns, parse_request
@@ -146,7 +146,7 @@ def trace(
     else:
         found = find_program([*(["-m"] if module else []), program or "", *(arguments or ())])
         record = partial(_of_program, found, parse_request(what_if or (), found.file), scope, labels)
-    with store_to_write() as store:
+    with open_store(to_write=True) as store:
         compared = record(store)
         if output is not None:
             write_traces(output, filter(None, (compared.before, compared.after)), store)

@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pinscope.cli.outcome import print_reading_table, store_to_write
+from pinscope.cli.outcome import print_reading_table
 from pinscope.cli.terminal import SEVERITY_STYLES, complain, print_line, print_prose, print_table, terminal_columns
 from pinscope.errors import NotPossible, PinScopeError
 from pinscope.experiments.registry import checked_rows
@@ -23,7 +23,7 @@ from pinscope.probes.environment import capture_environment
 from pinscope.report import facts
 from pinscope.report.facts import open_document
 from pinscope.report.write import run_document
-from pinscope.runner.jobs import new_id
+from pinscope.runner.jobs import new_id, open_store
 from pinscope.runner.traced_program import ask_cupti, make_spool, opened_folder, refusal, remove_spool
 from pinscope.runner.tracing import Traced, Tracing, new_run, pinned_rates, write_traces
 from pinscope.store.safe_writer import saved_line
@@ -248,7 +248,7 @@ def _keep(folder: Path, path: Path, what: Mapping[str, Any]) -> int:
         check_output(output)
     environment, scope = capture_environment(), Scope(stacks=what["stacks"], children=False)
     setup = ask_cupti(environment.cuda_driver)
-    with store_to_write() as store:
+    with open_store(to_write=True) as store:
         kept = folder / "kept"
         kept.mkdir()
         spool = make_spool(folder, setup, scope, time.time_ns())

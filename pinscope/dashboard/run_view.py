@@ -179,10 +179,10 @@ def run_answer(store: Store, run: Run) -> None:
                 chart_view(document.charts[0], key=f"answer-{run.id}", border=False)
 
 
-def run_table(store: Store, runs: Sequence[Run], tick: Callable[[Run], None] | None = None) -> None:
+def run_table(store: Store, runs: Sequence[Run], with_boxes: bool = False) -> None:
     """Draw the runs in the order given, a line each; those that go on show how far they are.
 
-    ``tick``: draws what each line begins with.
+    ``with_boxes``: each line begins with a box that puts the run among those to compare, or takes it away.
     """
     with st.container(key="runs-head"):
         for place, word in zip(st.columns(_WIDTHS), ("", "Run", "Answer", "Figure", "Measured", ""), strict=True):
@@ -192,17 +192,19 @@ def run_table(store: Store, runs: Sequence[Run], tick: Callable[[Run], None] | N
             run_progress(store, run)
             continue
         with st.container(key=f"run-{run.id}"):
-            _line(store, run, *st.columns(_WIDTHS, vertical_alignment="center"), tick=tick)
+            _line(store, run, *st.columns(_WIDTHS, vertical_alignment="center"), with_box=with_boxes)
 
 
+TICK = "tick-"
+"""Before the id of a run: key of its box."""
 _WIDTHS = (0.3, 2.6, 4, 2, 2.6, 0.9)
 
 
-def _line(store: Store, run: Run, *places: DeltaGenerator, tick: Callable[[Run], None] | None) -> None:
+def _line(store: Store, run: Run, *places: DeltaGenerator, with_box: bool) -> None:
     start, name, said, figure, measured, end = places
-    if tick:
-        with start:
-            tick(run)
+    if with_box:  # keeps what it is, whatever the list shows meanwhile
+        label = f"Compare {visible(run.id)}"
+        start.checkbox(label, key=f"{TICK}{run.id}", label_visibility="collapsed", persist_state="session")
     with name, st.container(gap="xsmall"):
         run_link(run)
         if words := facts.called(run):

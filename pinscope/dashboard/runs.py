@@ -12,7 +12,7 @@ import streamlit as st
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS as EXPERIMENTS_PAGE
 from pinscope.dashboard.pages import RUNS
-from pinscope.dashboard.run_view import MESSAGE, bundle_button, compare_link, run_table, show_message, show_run
+from pinscope.dashboard.run_view import MESSAGE, TICK, bundle_button, compare_link, run_table, show_message, show_run
 from pinscope.dashboard.widgets import heading, plain, show_error, storage_note
 from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
@@ -21,11 +21,11 @@ from pinscope.store.bundle import BundleReader
 from pinscope.store.choice import ORDERS, Wanted, fits
 from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
-from pinscope.text import sentence, visible
+from pinscope.text import sentence
 
 RUNS_A_PAGE = 12
 _ADDRESS = "run in the address of Runs"
-_LIST, _TICK = "how the list of runs was left", "tick-"
+_LIST = "how the list of runs was left"
 _IN_ADDRESS = ("search", "filter-experiment", "filter-lab", "filter-status", "sort", "filter-recordings", "page")
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -74,7 +74,7 @@ def _list(store: Store) -> None:
         page = st.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
         with place:
             shown = list(matching)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]
-            run_table(store, [store.run(run_id) for run_id in shown], _tick)
+            run_table(store, [store.run(run_id) for run_id in shown], with_boxes=True)
         if not matching:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
@@ -84,19 +84,13 @@ def _list(store: Store) -> None:
     st.session_state[_LIST] = {key: st.session_state[key] for key in _IN_ADDRESS if key in st.session_state}
 
 
-def _tick(run: Run) -> None:
-    """A box that puts a run among those to compare, or takes it away; whatever the list shows meanwhile."""
-    label = f"Compare {visible(run.id)}"
-    st.checkbox(label, key=f"{_TICK}{run.id}", label_visibility="collapsed", persist_state="session")
-
-
 def _ticked(store: Store) -> None:
     """What can be done with the runs that are ticked, wherever in the list they are."""
     runs = list[Run]()
     for key in sorted(map(str, st.session_state)):
-        if key.startswith(_TICK) and st.session_state[key]:
+        if key.startswith(TICK) and st.session_state[key]:
             with suppress(UnknownName):  # deleted meanwhile
-                runs.append(store.run(key.removeprefix(_TICK)))
+                runs.append(store.run(key.removeprefix(TICK)))
     if len(runs) > 1:
         compare_link(runs, f"Compare the {len(runs)} ticked runs")
     else:

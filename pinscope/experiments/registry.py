@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from itertools import chain, islice
@@ -85,11 +84,13 @@ class Reader:
     def charts(self, run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHED) -> Iterable[Chart]:
         """The figures of a run, from its rows, then from its attachments; of some kinds each is drawn when it is
         taken."""
-        module, measured = self._module("charts"), self.measured(run, rows)
-        if measured is not None:
-            yield from module.draw(run, measured)
-        if attached.rows and hasattr(module, "draw_attached"):
-            yield from module.draw_attached(rows, attached)
+        module = self._module("charts")
+        with _figures_that_make_sense(run):
+            measured = self.measured(run, rows)
+            if measured is not None:
+                yield from module.draw(run, measured)
+            if attached.rows and hasattr(module, "draw_attached"):
+                yield from module.draw_attached(rows, attached)
 
     def cells(self, measured: Any) -> Sequence[Any]:
         """What of a run is compared with others: objects whose class declares labels and values."""
@@ -301,8 +302,7 @@ def draw_run(run: Run, rows: Sequence[Row], attached: Attached = NOTHING_ATTACHE
     Args:
         attached: its attachments; without them the charts that need them are left out.
     """
-    drawn = _reader_of(run).charts(run, checked_rows(run.experiment, rows), attached)
-    return LazyCharts(drawn, partial(_figures_that_make_sense, run))
+    return LazyCharts(_reader_of(run).charts(run, checked_rows(run.experiment, rows), attached))
 
 
 def checked_rows(name: str, rows: Iterable[Row]) -> ReadRows | Columns:

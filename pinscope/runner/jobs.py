@@ -357,10 +357,16 @@ def _end(process: Process, by_force: bool) -> None:
 
 
 @contextmanager
-def open_store() -> Iterator[Store]:
-    """The store, with runs marked whose child is gone."""
+def open_store(to_write: bool = False) -> Iterator[Store]:
+    """The store, with runs marked whose child is gone.
+
+    Raises:
+        StoreFailed: it cannot be read; ``to_write``: or nothing can be stored in it.
+    """
     with Store() as store:
         reconcile(store)
+        if to_write and store.refusal:
+            raise errors.StoreFailed(f"nothing can be stored in {store.name}: {store.refusal}")
         yield store
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import plotly.graph_objects as go
 import pytest
@@ -26,7 +25,7 @@ def drawings(drawn: list[str], broken: str = "") -> Iterator[Chart]:
 
 def test_a_chart_is_drawn_when_it_is_looked_at() -> None:
     drawn: list[str] = []
-    charts = LazyCharts(drawings(drawn), nullcontext)
+    charts = LazyCharts(drawings(drawn))
     assert not drawn
     assert charts
     assert charts[0].key == "a"
@@ -38,7 +37,7 @@ def test_a_chart_is_drawn_when_it_is_looked_at() -> None:
 
 
 def test_one_that_cannot_be_drawn_is_an_error_each_time() -> None:
-    charts = LazyCharts(drawings([], broken="b"), nullcontext)
+    charts = LazyCharts(drawings([], broken="b"))
     for _ in range(2):
         assert charts[0].key == "a"
         with pytest.raises(BadInput, match="makes no sense"):

@@ -125,7 +125,7 @@ class Gpu(NamedTuple):
 
     def label(self, name: str) -> str | None:
         """Its label of that name, or such a key of its surroundings, or its ``host``."""
-        return {**self.facts, **self.labels, "host": self.newest.host}.get(name)
+        return {**self.labels, "host": self.newest.host}.get(name, self.facts.get(name))
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,23 @@ class Fleet:
         return [place for place, figure in enumerate(self.figures) if figure.is_first]
 
     @cached_property
+    def most_out(self) -> list[int]:
+        """The same, those in which most GPUs are out first."""
+        counts = Counter(at for outlier in self.outliers for at in outlier.figures)
+        return sorted(self.firsts, key=lambda at: -counts[at])
+
+    @cached_property
     def states(self) -> Mapping[int, str]:
-        """Places of the GPUs that are worse, or cannot be judged: ``outlier``, ``suspect`` or ``alone``."""
-        judged = {"suspect": self.suspects, "outlier": self.outliers}
+        """Places of the GPUs that are worse, the worst first, or cannot be judged: ``outlier``, ``suspect`` or
+        ``alone``."""
+        judged = {"outlier": self.outliers, "suspect": self.suspects}
         worse = {outlier.place: state for state, outliers in judged.items() for outlier in outliers}
-        return dict.fromkeys(self.alone, "alone") | worse
+        return worse | dict.fromkeys(self.alone, "alone")
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Places of all GPUs, the worst first."""
+        return list(dict.fromkeys([*self.states, *range(len(self.gpus))]))
 
     @cached_property
     def spreads(self) -> Sequence[Spread]:
@@ -308,8 +320,10 @@ def _logs(by_gpu: Sequence[Sequence[FleetRun]], columns: Mapping[str, list[int]]
         has = [place for place, own in enumerate(by_gpu) if number < len(own) and own[number].layout == layout]
         content = b"".join(by_gpu[place][number].content for place in has)
         with np.errstate(all="ignore"):
-            known = np.log(np.frombuffer(content, FLOAT).reshape(len(has), len(at))) * signs[at]
-        of_number[np.ix_(has, at)] = np.where(np.isfinite(known), known, np.inf)
+            known = np.log(np.frombuffer(content, FLOAT).reshape(len(has), len(at)))
+        known *= signs[at]
+        known[~np.isfinite(known)] = np.inf
+        of_number[np.ix_(has, at)] = known
     return logs
 
 
@@ -321,7 +335,9 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     them to blame it."""
     for last in range(len(runs) - 1, 0, -1):  # sorts run by run: few runs, many figures
         for place in range(last):
-            runs[place], runs[place + 1] = np.minimum(*runs[place : place + 2]), np.maximum(*runs[place : place + 2])
+            one, other = runs[place : place + 2]
+            runs[place] = np.minimum(one, other)
+            np.maximum(one, other, out=other)
     steady, other = np.full_like(runs[0], np.nan), np.full_like(runs[0], np.nan)
     for before, run in enumerate(runs):
         has = np.isfinite(run)

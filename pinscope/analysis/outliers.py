@@ -320,10 +320,8 @@ def _logs(by_gpu: Sequence[Sequence[FleetRun]], columns: Mapping[str, list[int]]
         has = [place for place, own in enumerate(by_gpu) if number < len(own) and own[number].layout == layout]
         content = b"".join(by_gpu[place][number].content for place in has)
         with np.errstate(all="ignore"):
-            known = np.log(np.frombuffer(content, FLOAT).reshape(len(has), len(at)))
-        known *= signs[at]
-        known[~np.isfinite(known)] = np.inf
-        of_number[np.ix_(has, at)] = known
+            known = np.log(np.frombuffer(content, FLOAT).reshape(len(has), len(at))) * signs[at]
+        of_number[np.ix_(has, at)] = np.where(np.isfinite(known), known, np.inf)
     return logs
 
 
@@ -335,9 +333,7 @@ def _middles(runs: list[Floats]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     them to blame it."""
     for last in range(len(runs) - 1, 0, -1):  # sorts run by run: few runs, many figures
         for place in range(last):
-            one, other = runs[place : place + 2]
-            runs[place] = np.minimum(one, other)
-            np.maximum(one, other, out=other)
+            runs[place], runs[place + 1] = np.minimum(*runs[place : place + 2]), np.maximum(*runs[place : place + 2])
     steady, other = np.full_like(runs[0], np.nan), np.full_like(runs[0], np.nan)
     for before, run in enumerate(runs):
         has = np.isfinite(run)

@@ -18,7 +18,7 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, STATUSES, Run
 from pinscope.store.bundle import BundleReader
-from pinscope.store.choice import ORDERS, Wanted, fits
+from pinscope.store.choice import COLUMNS, NEWEST, ORDERS, Wanted, fits
 from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
 from pinscope.text import sentence, visible
@@ -66,8 +66,9 @@ def _list(store: Store) -> None:
     storage_note(store)
     for broken in damaged:
         st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
-    if there:
-        st.caption(f"{len(matching):,} of {there:,} runs")
+    if there or any(st.session_state.get(f"filter-{word}") for word in COLUMNS):
+        older = ", the newest ones: 'pinscope runs list' has all" if there >= NEWEST else ""
+        st.caption(f"{len(matching):,} of {there:,} runs{older}")
         _ticked(store)
         pages = max(1, -(-len(matching) // RUNS_A_PAGE))
         place = st.container()
@@ -108,7 +109,7 @@ def _ticked(store: Store) -> None:
 
 
 def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
-    """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
+    """How many runs are looked at, how many observations each of those has that fit, by id, and which are damaged."""
     known = [reader.name for reader in readers()]
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         search = st.text_input(
@@ -139,7 +140,7 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
         search=" ".join(word for word in words if word[0] != "#"),
     )
     there, fitting, damaged = 0, list[tuple[Any, str, int]](), list[DamagedRun]()
-    for run in store.listed():
+    for run in store.listed(experiment=experiment, lab=lab, status=status, most=NEWEST):
         if isinstance(run, DamagedRun):
             damaged.append(run)
             continue

@@ -45,8 +45,8 @@ def test_runs_are_listed_newest_first_and_filtered(full_store: Store, open_page:
         app.run()
         return listed(app)
 
-    for choice, expected in (({"experiment": "overlap"}, "Overlap"), ({"lab": "host"}, "host model (no GPU)")):
-        assert (fitting := chosen(**choice))
+    for choices, expected in (({"experiment": "overlap"}, "Overlap"), ({"lab": "host"}, "host model (no GPU)")):
+        assert (fitting := chosen(**choices))
         assert all(expected in title for title in fitting)
     assert chosen(status="failed") == ["Overlap · Synthetic GPU"]
     assert chosen(status="failed", experiment="bandwidth") == []

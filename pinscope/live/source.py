@@ -217,7 +217,7 @@ def snapshot(
             _with_tables(_with_outside(device, proc), holders, processes, registrations) for device in gpus.value or ()
         ),
         unreadable=gaps,
-        left_files=remembered.left.look(proc),
+        left_files=remembered.left_files(proc),
         kernel=proc.line("/proc/sys/kernel/osrelease").value or "",
         own_pids=has_own_pids(proc),
         probe=registrations.state() if registrations is not None else None,

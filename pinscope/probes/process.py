@@ -18,7 +18,7 @@ from typing import Any
 
 from pinscope.errors import NotPossible
 from pinscope.probes.containers import memory_paths
-from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, most_bytes, whole
+from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, whole
 from pinscope.records.run import Process
 from pinscope.text import mask_words
 
@@ -57,7 +57,7 @@ class ProcessStatus(Fields):
     def of(cls, pid: int, proc: Proc) -> ProcessStatus:
         """That of a process; empty if it has ended."""
         path = f"/proc/{pid}/status"
-        return cls(path, Answer(proc.glance(path)))
+        return cls(path, proc.read(path))
 
     def number(self, key: str) -> Answer[int]:
         """The first number beside ``key``."""
@@ -274,7 +274,7 @@ def _namespace(proc: Proc) -> str | None:
     return proc.link("/proc/self/ns/pid").value
 
 
-MOST_COMMAND_CHARACTERS = 4096
+MOST_COMMAND_BYTES, MOST_COMMAND_CHARACTERS = 2**14, 4096
 """A command line may be gigabytes long, as its process decides."""
 
 _ENGINES = (
@@ -304,7 +304,7 @@ def command_line(pid: int, proc: Proc) -> Answer[str]:
     """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
     in "…"."""
     path = f"/proc/{pid}/cmdline"
-    return proc.beginning(path, most_bytes(path)).then(lambda text: _words(*text), f"{path} is empty")
+    return proc.beginning(path, MOST_COMMAND_BYTES).then(lambda text: _words(*text), f"{path} is empty")
 
 
 def _words(text: str, is_whole: bool) -> str | None:

@@ -279,7 +279,7 @@ class LibraryUsers:
         return {pid: reason for pid, (_, _, reason) in self._known.items() if reason is not None}
 
     def _process(self, pid: int) -> tuple[str, str, str | None] | None:
-        before, size = self._known.get(pid), self.proc.glance(f"/proc/{pid}/statm").partition(" ")[0]
+        before, size = self._known.get(pid), (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
         if before is not None and before[0] == size:
             return before
         if not size:  # it has ended

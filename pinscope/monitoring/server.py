@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from socketserver import ThreadingTCPServer
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -75,9 +74,7 @@ class MetricsServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -194,10 +191,6 @@ class SnapshotCollector(Collector):
     def __init__(self, history: Callable[[], History], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._history = history
         self._now = now
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is depends on the machine."""
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of one scrape."""

@@ -21,7 +21,7 @@ import pinscope
 from pinscope.probes.containers import virtualization
 from pinscope.probes.gpu import Nvml, read_devices, with_details
 from pinscope.probes.host_memory import PIN_COUNTERS_ADVICE, pinned_bytes, read_limits, read_nodes
-from pinscope.probes.proc import HERE, Answer, Proc, count_in_both, ranges
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import ending_with_this
 from pinscope.records.base import Capability
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
@@ -409,7 +409,7 @@ def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environm
         kernel=proc.line("/proc/sys/kernel/osrelease").value or uname.release,
         architecture=uname.machine,
         cpu=cpu.then(lambda text: text or None, "it is empty").note(missing, "cpu"),
-        cpus=_processors(proc),
+        cpus=len(os.sched_getaffinity(0)),
         numa_nodes=nodes.then(len).note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
         huge_pages=read_huge_pages(proc),
@@ -453,15 +453,6 @@ def machine_id(proc: Proc = HERE) -> str:
 
 def _host(proc: Proc) -> str:
     return proc.line("/proc/sys/kernel/hostname").value or platform.node() or "unknown"
-
-
-def _processors(proc: Proc) -> int:
-    """Processors that are online and that this process may run on."""
-    allowed = proc.fields("/proc/self/status").text("Cpus_allowed_list").then(ranges, "not a list").value
-    online = proc.line("/sys/devices/system/cpu/online").then(ranges, "not a list").value
-    if allowed is None:
-        return len(os.sched_getaffinity(0))
-    return count_in_both(allowed, online or allowed) or len(os.sched_getaffinity(0))
 
 
 def read_huge_pages(proc: Proc = HERE) -> HugePages:

@@ -494,8 +494,6 @@ def _bytes(pages: int) -> int:
 
 _PROCESSORS = "/sys/devices/system/cpu"
 _PROCESSOR = re.compile(r"cpu[0-9]+", re.ASCII)
-_SIZE = re.compile(r"(?P<number>[0-9]{1,12})(?P<unit>[KM]?)", re.ASCII)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
@@ -510,19 +508,14 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
         folder = f"{_PROCESSORS}/{processor}/cache"
         for index in proc.names(folder):
             level = proc.number(f"{folder}/{index}/level").value
-            size = proc.line(f"{folder}/{index}/size").then(_size).value
+            size = proc.line(f"{folder}/{index}/size").then(lambda text: whole(text.removesuffix("K"))).value
             shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
             if level is not None and size is not None:
-                caches[level, shared or processor] = size
+                caches[level, shared or processor] = 1024 * size
     if not caches:
         return Answer.missing(f"{_PROCESSORS} shows no caches")
     last = max(level for level, _ in caches)
     return Answer(sum(size for (level, _), size in caches.items() if level == last))
-
-
-def _size(text: str) -> int | None:
-    match = _SIZE.fullmatch(text)
-    return int(match["number"]) * _UNITS[match["unit"]] if match is not None else None
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class Proc:
         return cls(folder)
 
     def read(self, path: str) -> Answer[str]:
-        """The text of a file; bytes that are not UTF-8 are replaced. Missing if it has more than :data:`MOST_FILE_BYTES`."""
+        """The text of a file; bytes that are not UTF-8 are replaced. Missing beyond :data:`MOST_FILE_BYTES`."""
         start = Proc.beginning(self, path, MOST_FILE_BYTES)  # a subclass may read the beginning through this
         if start.value is None:
             return Answer(None, start.reason)
@@ -252,15 +252,6 @@ def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
             return None
         pairs.append((first, last))
     return tuple(pairs)
-
-
-def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:
-    """How many numbers are in both lists of ranges."""
-    return sum(
-        max(0, min(last, other_last) - max(first, other_first) + 1)
-        for first, last in one
-        for other_first, other_last in other
-    )
 
 
 MOST_FILE_BYTES = 8 * 2**20

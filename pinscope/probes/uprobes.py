@@ -259,8 +259,8 @@ def _is_foreign(path: Path) -> bool:
 class LibraryUsers:
     """Finds processes whose copy of the driver's library is not followed.
 
-    A process whose address space, or the part of it that holds code of libraries, stays as large as it was has mapped
-    none, and its mappings are not read again.
+    A process whose address space holds as much code of libraries as before has mapped none, and its mappings are not
+    read again.
 
     Args:
         probed: each known file, and why it is not followed; ``None`` if it is.
@@ -269,25 +269,18 @@ class LibraryUsers:
 
     probed: Mapping[FileKey, str | None]
     proc: Proc = HERE
-    _known: dict[int, tuple[str, str, str | None]] = field(default_factory=dict)
-    """By pid: size of the address space, how much of it is code, and why its copy is not followed."""
+    _known: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """By pid: how much of its address space is code, and why its copy is not followed."""
 
     def not_followed(self) -> Mapping[int, str]:
         """Why the copy is not followed that a process uses, by its pid."""
-        pids = self.proc.pids().value or ()
-        self._known = {pid: known for pid in pids if (known := self._process(pid)) is not None}
-        return {pid: reason for pid, (_, _, reason) in self._known.items() if reason is not None}
-
-    def _process(self, pid: int) -> tuple[str, str, str | None] | None:
-        before, size = self._known.get(pid), (self.proc.read(f"/proc/{pid}/statm").value or "").partition(" ")[0]
-        if before is not None and before[0] == size:
-            return before
-        if not size:  # it has ended
-            return None
-        code = ProcessStatus.of(pid, self.proc).text("VmLib").value or ""  # none: a thread of the kernel
-        if before is not None and before[1] == code:
-            return size, code, before[2]
-        return size, code, self._reason(pid) if code else None
+        known: dict[int, tuple[str, str | None]] = {}
+        for pid in self.proc.pids().value or ():
+            code, before = ProcessStatus.of(pid, self.proc).text("VmLib").value, self._known.get(pid)
+            if code is not None:  # else it has ended, or is a thread of the kernel
+                known[pid] = before if before is not None and before[0] == code else (code, self._reason(pid))
+        self._known = known
+        return {pid: reason for pid, (_, reason) in known.items() if reason is not None}
 
     def _reason(self, pid: int) -> str | None:
         for mapped in set(_MAPPED.findall(self.proc.read(f"/proc/{pid}/maps").value or "")):

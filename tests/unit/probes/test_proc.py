@@ -18,7 +18,6 @@ from pinscope.probes.proc import (
     Answer,
     Fields,
     Proc,
-    count_in_both,
     ranges,
     read_bytes,
     read_links,
@@ -123,11 +122,6 @@ def test_kernel_lists() -> None:
         ("a", None),
     ]:
         assert ranges(text) == expected
-
-
-@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
-def test_counting_in_two_lists_is_the_size_of_the_intersection(one: set[int], other: set[int]) -> None:
-    assert count_in_both(tuple((n, n) for n in one), tuple((n, n) for n in other)) == len(one & other)
 
 
 @given(st.text())

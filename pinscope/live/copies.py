@@ -41,11 +41,7 @@ _ZERO, _MANAGED = "/dev/zero (deleted)", "/dev/nvidia-uvm"
 
 
 class Ranges:
-    """Addresses, each of one kind.
-
-    Args:
-        ranges: begin, end and kind; they do not overlap.
-    """
+    """Addresses, each of one kind: begin, end and kind of ranges that do not overlap."""
 
     def __init__(self, ranges: Iterable[tuple[int, int, Side]] = ()) -> None:
         self._ranges = sorted(ranges)
@@ -94,15 +90,7 @@ class _Process:
 
 
 class CopyCounter:
-    """Counts the copies of certain processes.
-
-    Args:
-        pids: of the processes; with none, nothing is done.
-        proc: where /proc is read.
-
-    Attributes:
-        trouble: why nothing can be counted.
-    """
+    """Counts the copies of certain processes; of none, nothing is done. ``trouble``: why nothing can be counted."""
 
     def __init__(self, pids: Collection[int], proc: Proc = HERE) -> None:
         self._proc = proc
@@ -125,12 +113,7 @@ class CopyCounter:
         self.trouble = f"the kernel does not let PinScope count copies: {error.strerror or error}"
 
     def add(self, place: str, offsets: Mapping[str, int]) -> None:
-        """Set the probes in a library.
-
-        Args:
-            place: its path.
-            offsets: of the driver's functions that copy.
-        """
+        """Set the probes in the library at a path, at the offsets of the driver's functions that copy."""
         if self._probe is not None:
             try:
                 self._probe.add(place, offsets)
@@ -257,9 +240,7 @@ LITTLE_BYTES = 8 * 2**20
 def judged(copies: Copies, before_bytes: int | None) -> Copies:
     """The same, with pageable memory told from unknown where that can be, and with which figures are estimates.
 
-    Args:
-        copies: as counted.
-        before_bytes: the most that can have been registered before the probe started; ``None``: that is not known.
+    ``before_bytes`` can have been registered before the probe started, at most; ``None``: that is not known.
     """
     sums, pageable, pinned = [], [], []
     for each in copies.sums:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pinscope.analysis.rules import held_by, held_bytes, steady_growth
@@ -47,12 +48,9 @@ def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
 
 
 def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None = None) -> Sample:
-    """The short form of a snapshot: totals, the holders with the most bytes.
+    """The short form of a snapshot, so long after sampling began: totals, the holders with the most bytes.
 
-    Args:
-        snapshot: the whole.
-        elapsed_seconds: since sampling began.
-        before: the sample before; what did not change is shared with it, so that a long history stays small.
+    What did not change is shared with the sample ``before``, so that a long history stays small.
     """
     host = snapshot.host
     ranked = sorted(filter(held_by, snapshot.holders), key=held_by, reverse=True)
@@ -174,7 +172,7 @@ def moments(
     """
     chosen = within(samples, window_seconds)
     if after is not None:
-        chosen = chosen[bisect_right(chosen, after, key=_elapsed) :]
+        chosen = chosen[bisect_right(chosen, after, key=attrgetter("elapsed_seconds")) :]
     else:  # stretches of time do not move as time goes on
         seconds = max(window_seconds / MOST_POINTS, interval_seconds)
         stretches = groupby(chosen, lambda sample: sample.elapsed_seconds // seconds)
@@ -186,11 +184,9 @@ def within(samples: Sequence[Sample], window_seconds: float) -> Sequence[Sample]
     """Those of the last ``window_seconds``, oldest first."""
     if not samples:
         return ()
-    return samples[bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=_elapsed) :]
-
-
-def _elapsed(sample: Sample) -> float:
-    return sample.elapsed_seconds
+    return samples[
+        bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=attrgetter("elapsed_seconds")) :
+    ]
 
 
 def _weight(sample: Sample) -> int:
@@ -253,8 +249,7 @@ class Moment:
 class TimelineRows:
     """Makes rows of a series of snapshots. What a holder's last row said holds until its next one.
 
-    Args:
-        pids: keep holders and events of these processes only; none: of all. Totals are always the host's.
+    With ``pids``, holders and events of these processes only are kept. Totals are always the host's.
     """
 
     def __init__(self, pids: Collection[int] = ()) -> None:
@@ -263,12 +258,7 @@ class TimelineRows:
         self._kept: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
 
     def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[NewRow]:
-        """The rows of one snapshot: the host first.
-
-        Args:
-            snapshot: the next one of the series.
-            moment: when it was taken.
-            watch_cpu_seconds: processor time of the whole recording so far.
+        """The rows of the next snapshot, the host first; ``watch_cpu_seconds`` of the whole recording so far.
 
         Raises:
             ValueError: a figure in it is no number.

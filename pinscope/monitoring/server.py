@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import re
 import socket
 import threading
 import time
@@ -35,7 +34,6 @@ CLIENT_SECONDS = 10.0
 """Without a byte for so long, a client is hung up on."""
 STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
-_PORT = re.compile(r":\d{1,5}$")
 
 
 class MetricsServer:
@@ -100,11 +98,9 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_local_name(host: str) -> bool:
-    name = _PORT.sub("", host).strip("[]")
-    if name == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -181,12 +177,7 @@ _UNLESS_MIG = "unattributed_bytes"
 
 
 class SnapshotCollector(Collector):
-    """Gives the sampler's latest snapshot to each scrape; takes none itself.
-
-    Args:
-        history: what the sampler knows.
-        now: the moment of the scrape.
-    """
+    """Gives the sampler's latest snapshot to each scrape; takes none itself."""
 
     def __init__(self, history: Callable[[], History], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._history = history

@@ -239,13 +239,7 @@ class _Host:
 def capabilities(
     environment: Environment, proc: Proc = HERE, installed: Callable[[str], bool] = installed
 ) -> tuple[Capability, ...]:
-    """Everything that PinScope could use here, whether it works, and if not, why not and what to do.
-
-    Args:
-        environment: of this machine.
-        proc: where /proc and /sys are read.
-        installed: tells whether a Python module can be imported.
-    """
+    """Everything that PinScope could use here, whether it works, and if not, why not and what to do."""
     host = _Host(environment, proc, installed)
     results = []
     for name, title, rule in _CAPABILITIES:
@@ -381,12 +375,7 @@ _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environment:
-    """Read everything about this machine that a run must carry.
-
-    Args:
-        proc: where /proc and /sys are read.
-        nvml: what tells about GPUs; NVML by default.
-    """
+    """Read everything about this machine that a run must carry."""
     missing: dict[str, str] = {}
     with nvml or Nvml() as gpus:
         devices = _devices(gpus, proc)

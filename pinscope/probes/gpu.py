@@ -442,12 +442,7 @@ def _folder(device: Device) -> Answer[str]:
 
 
 def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]]:
-    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known.
-
-    Args:
-        gpus: an open reader.
-        proc: where /sys is read.
-    """
+    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known."""
     return read_devices(gpus, proc).then(
         lambda devices: tuple(_figures(gpus, device) for device in devices), "the driver shows no GPU"
     )

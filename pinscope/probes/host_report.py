@@ -146,11 +146,7 @@ _NAMES = {name for name, _ in _ALLOCATORS.values()}
 def read_report(pid: int, descriptor: str, own_pid: int | None, proc: Proc) -> HostReport | None:
     """What a process says; ``None`` if that makes no sense, or is what another one said, as after a fork.
 
-    Args:
-        pid: of the process.
-        descriptor: its number of the memory that :data:`MARK` names.
-        own_pid: as the process itself knows it, in a container another one.
-        proc: where /proc is read.
+    ``descriptor`` is its number of the memory that :data:`MARK` names; in a container it knows itself by ``own_pid``.
     """
     for _ in range(2):  # once more if it was being written
         content = proc.memory_of(f"/proc/{pid}/fd/{descriptor}", MOST_BYTES).value or b""

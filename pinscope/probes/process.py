@@ -345,13 +345,7 @@ def boot_time(proc: Proc) -> Answer[int]:
 
 
 def start_time(pid: int, ticks: Answer[int], booted: Answer[int]) -> Answer[datetime]:
-    """When a process started, to a hundredth of a second after the boot's full second.
-
-    Args:
-        pid: of the process.
-        ticks: between the boot and its start.
-        booted: from :func:`boot_time`.
-    """
+    """When a process started, so many clock ticks after :func:`boot_time`, which is known to the second."""
     return all_of(ticks, booted).then(_moment, f"/proc/{pid}/stat gives no time")
 
 
@@ -374,11 +368,7 @@ class Caller:
 
 
 class LiveCallers:
-    """The processes of this machine.
-
-    Args:
-        proc: where /proc is read.
-    """
+    """The processes of this machine."""
 
     def __init__(self, proc: Proc = HERE) -> None:
         self._proc = proc
@@ -403,11 +393,7 @@ _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end at once if it has ended already.
-
-    Args:
-        parent: process id of the starter.
-    """
+    """Have the kernel kill this process when its parent, that process id, ends; end at once if it has ended already."""
     _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -423,11 +409,8 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     """Start a process that ends with this one.
 
     SIGINT, SIGTERM and SIGHUP are held back from it until it calls :func:`install_handler`, so that none of them meets
-    a program that cannot end in order yet. One that never calls it is ended by its starter alone.
-
-    Args:
-        command: the program and its arguments.
-        options: of :class:`subprocess.Popen`.
+    a program that cannot end in order yet. One that never calls it is ended by its starter alone. ``options`` are those
+    of :class:`subprocess.Popen`.
 
     Raises:
         OSError: it cannot be started.

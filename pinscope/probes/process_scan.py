@@ -131,12 +131,9 @@ class Processes:
 def read_processes(
     proc: Proc = HERE, gpu_pids: Collection[int] = (), remembered: Remembered | None = None
 ) -> Answer[Processes]:
-    """Processes with NVIDIA device files, with a place in NVML's lists, or with locked or pinned memory.
+    """Processes with NVIDIA device files, with a place in NVML's lists (``gpu_pids``), or with locked or pinned memory.
 
-    Args:
-        proc: where /proc is read.
-        gpu_pids: processes that NVML names.
-        remembered: what earlier snapshots learned; it is brought up to date.
+    What earlier snapshots ``remembered`` is brought up to date.
     """
     scan = _Scan(proc, gpu_pids, remembered or Remembered(), Allowance())
     pids = proc.pids()

@@ -70,11 +70,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def definitions(group: str, place: str, offsets: Mapping[str, int], architecture: Architecture) -> Iterator[str]:
     """Lines for the kernel's ``uprobe_events``: for each function one probe on its entry and one on its return.
 
-    Args:
-        group: of the events.
-        place: the library's path, without blanks.
-        offsets: of the functions, in the file.
-        architecture: of this machine.
+    ``place`` is the library's path, without blanks; ``offsets`` are those of the functions in the file.
     """
     first, second, third = architecture.arguments
     for call, offset in offsets.items():
@@ -261,13 +257,10 @@ class LibraryUsers:
 
     A process whose address space holds as much code of libraries as before has mapped none, and its mappings are not
     read again.
-
-    Args:
-        probed: each known file, and why it is not followed; ``None`` if it is.
-        proc: where /proc is read.
     """
 
     probed: Mapping[FileKey, str | None]
+    """Each known file, and why it is not followed; ``None`` if it is."""
     proc: Proc = HERE
     _known: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     """By pid: how much of its address space is code, and why its copy is not followed."""

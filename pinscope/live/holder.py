@@ -29,8 +29,8 @@ from pinscope.probes.process_scan import UVM, SeenProcess
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, Allocations, DeviceFigures, GpuUse, Holder
+from pinscope.units import MIB
 
-MIB = 2**20
 CONTEXT_PIECES = 4
 """Pieces of pinned memory, of :data:`CUDA_STEP_BYTES` each, that a context has."""
 CONTEXT_MAPPINGS: Mapping[int, int] = {56 * MIB: 1, 6_205_440: 1, 2 * MIB: 4, 4096: 20}
@@ -169,7 +169,7 @@ def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[floa
 
 MOST_SIZES = 1000
 """Of one holder, mappings of so many different sizes are listed, those with most bytes."""
-COUNTER_SLACK_BYTES = 4 * 2**20
+COUNTER_SLACK_BYTES = 4 * MIB
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
 _TABLES = at_least("8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top")

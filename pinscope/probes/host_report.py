@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from pinscope.errors import InvalidParameter, NotPossible
@@ -55,7 +55,7 @@ class HostReport:
         return max(self.registered_bytes or 0, sum(self.held_bytes.values()))
 
 
-@cache
+@lru_cache(maxsize=1)  # a forked child lets go of that of its parent
 def _page(process: int) -> mmap.mmap:
     """A page of memory of this process that others can read by its descriptor; a forked child has one of its own.
 

@@ -40,10 +40,9 @@ def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
         return ()  # nobody could look at the processes
     past = {identity(holder): holder for holder in before.holders}
     present = {identity(holder): holder for holder in after.holders}
-    events = [
-        *(event for key, holder in past.items() if key not in present for event in _gone(holder, after)),
-        *(event for key, holder in present.items() for event in _moved(past.get(key), holder, after)),
-    ]
+    events: list[Event] = []
+    for key, holder in ({key: past[key] for key in past if key not in present} | present).items():
+        events += _events(holder, past.get(key), present.get(key), after.taken_at)
     return tuple(sorted(events, key=lambda event: abs(event.change_bytes), reverse=True))
 
 
@@ -99,38 +98,26 @@ def identity(holder: Holder | HolderSample) -> Identity:
     return holder.pid, holder.started_at
 
 
-def _amounts(holder: Holder) -> Iterable[tuple[str, int | None]]:
-    return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
-
-
-def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:
-    """It holds nothing any more. A process with CUDA is shown until its end; others end or only give back."""
-    kind: EventKind = "ended" if holder.cuda else "released"
-    for what, amount in _amounts(holder):
-        if amount:
-            yield _event(after, kind, holder, what, change=-amount, total=0)
-
-
-def _moved(before: Holder | None, now: Holder, after: Snapshot) -> Iterator[Event]:
-    past = dict(_amounts(before)) if before is not None else dict.fromkeys(_KINDS, 0)
-    for what, amount in _amounts(now):
-        was = past[what]
-        if amount is None or was is None or amount == was:
+def _events(holder: Holder, before: Holder | None, now: Holder | None, at: datetime) -> Iterator[Event]:
+    """What changed of one holder. One with CUDA is shown until its end; others end or only give back."""
+    for what in _KINDS:
+        was, amount = (0 if shown is None else getattr(shown, f"{what}_bytes") for shown in (before, now))
+        if was is None or amount is None or was == amount:
             continue
-        kind: EventKind = "appeared" if before is None else "grew" if amount > was else "released"
-        yield _event(after, kind, now, what, change=amount - was, total=amount)
-
-
-def _event(after: Snapshot, kind: EventKind, holder: Holder, what: str, *, change: int, total: int) -> Event:
-    return Event(
-        at=after.taken_at,
-        kind=kind,
-        pid=holder.pid,
-        name=holder.name,
-        what=what,
-        change_bytes=change,
-        total_bytes=total,
-    )
+        kind: EventKind = "grew" if amount > was else "released"
+        if now is None and holder.cuda:
+            kind = "ended"
+        elif before is None:
+            kind = "appeared"
+        yield Event(
+            at=at,
+            kind=kind,
+            pid=holder.pid,
+            name=holder.name,
+            what=what,
+            change_bytes=amount - was,
+            total_bytes=amount,
+        )
 
 
 def _holder_sample(holder: Holder, before: HolderSample | None) -> HolderSample:

@@ -94,22 +94,18 @@ def _may_kill(release: str, variables: Mapping[str, str]) -> bool:
     return is_deadly and variables.get(RETURN_PROBES_VARIABLE) != "1"
 
 
-def remove_leftovers(folder: Path, proc: Proc = HERE) -> tuple[str, ...]:
-    """Remove the instances and events of processes that ended without removing them; gives their names."""
+def remove_leftovers(folder: Path, proc: Proc = HERE) -> None:
+    """Remove the instances and events of processes that ended without removing them."""
     groups = {match["group"] for match in _DEFINED.finditer(_read(folder / "uprobe_events"))}
     instances = {path.name for path in (folder / "instances").iterdir()}
     orphans = {name for name in groups | instances if _is_orphan(name, proc)}
-    removed = []
     for name in sorted(orphans & instances):  # first: it keeps the events busy
         with suppress(OSError):  # somebody reads it; the next start removes it
             _put(folder / "instances" / name / "events/enable", "0")
             (folder / "instances" / name).rmdir()
-            removed.append(name)
     for group in sorted(orphans & groups):
         with suppress(OSError):
             _remove_group(folder, group)
-            removed.append(group)
-    return tuple(removed)
 
 
 def _is_orphan(name: str, proc: Proc) -> bool:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe, pid_and_call
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import Extent, MemoryMaps, parse_maps, start_ticks
+from pinscope.probes.process import UVM, ZERO, Extent, MemoryMaps, parse_maps, start_ticks
 from pinscope.probes.uprobes import Executed, Returned, TraceEvent
 from pinscope.records.figure import at_least, at_most, bound_of_sum
 from pinscope.records.registration import Copies, CopyMemory, CopySum, LinkDirection
@@ -37,7 +37,6 @@ _MAPPING = re.compile(
     r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) (?:r.|.w).. [0-9a-f]+ (\S+) ([0-9]{1,20}) *(.*)$",
     re.ASCII | re.MULTILINE,
 )
-_ZERO, _MANAGED = "/dev/zero (deleted)", "/dev/nvidia-uvm"
 
 
 class Ranges:
@@ -62,9 +61,9 @@ def host_ranges(text: str) -> Ranges:
 def _range(match: re.Match[str], maps: MemoryMaps) -> tuple[int, int, Side]:
     begin, end, device, inode, name = match.groups()
     extent = (int(begin, 16), int(end, 16))
-    if name == _MANAGED:
+    if name == UVM:
         return *extent, "managed"
-    is_pinned = extent in maps.driver or (name == _ZERO and (device, int(inode)) in maps.shared_zero)
+    is_pinned = extent in maps.driver or (name == ZERO and (device, int(inode)) in maps.shared_zero)
     return *extent, "pinned" if is_pinned else "host"
 
 

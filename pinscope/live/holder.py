@@ -16,6 +16,7 @@ from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
+    UVM,
     MemoryMaps,
     ObjectKey,
     command_line,
@@ -25,7 +26,7 @@ from pinscope.probes.process import (
     start_time,
     user_name,
 )
-from pinscope.probes.process_scan import UVM, SeenProcess
+from pinscope.probes.process_scan import SeenProcess
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, Allocations, DeviceFigures, GpuUse, Holder

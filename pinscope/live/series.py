@@ -110,13 +110,7 @@ def _events(holder: Holder, before: Holder | None, now: Holder | None, at: datet
         elif before is None:
             kind = "appeared"
         yield Event(
-            at=at,
-            kind=kind,
-            pid=holder.pid,
-            name=holder.name,
-            what=what,
-            change_bytes=amount - was,
-            total_bytes=amount,
+            at=at, kind=kind, pid=holder.pid, name=holder.name, what=what, change_bytes=amount - was, total_bytes=amount
         )
 
 

@@ -27,9 +27,10 @@ Extent = tuple[int, int]
 ObjectKey = tuple[str, int]
 """Device and inode of a mapped object."""
 
-_ZERO, _MANAGED, _CONTROL, _GPU = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
-"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first;
-driver memory has the third (measured on H100 and H200 hosts)."""
+ZERO, UVM, _CONTROL, NVIDIA = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
+"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first.
+CUDA opens the second when it starts, for managed memory; NVML alone and display servers do not. Driver memory has the
+third (measured on H100 and H200 hosts)."""
 _MAPPING = re.compile(
     # start, end, access, offset, device and inode of a shared mapping
     r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) "
@@ -40,7 +41,7 @@ _ALLOCATORS = {"PyTorch": "/libc10_cuda.so", "CuPy": "/cupy/cuda/pinned_memory."
 """Library with an allocator that keeps pinned memory → a file of it that is mapped where it is loaded."""
 PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
 """An interpreter's file, or that of its library."""
-_GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
+_GPU_FILE = re.compile(rf"{NVIDIA}([0-9]{{1,4}})", re.ASCII)
 _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
 CUDA_STEP_BYTES = 2 * 2**20
@@ -128,7 +129,7 @@ def parse_maps(text: str) -> MemoryMaps:
     for place in range(len(lines) - 1, -1, -1):  # from the highest address down: what follows a mapping is known
         line = lines[place]
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
-        if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
+        if (line.endswith(ZERO) or NVIDIA in line) and (match := _MAPPING.match(line)) is not None:
             mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
     allocators = tuple(name for name, library in _ALLOCATORS.items() if library in text)
     return mappings.maps(allocators, is_python="python" in text and PYTHON.search(text) is not None)
@@ -159,7 +160,7 @@ class _Mappings:
             rest = _RESERVED.match(above) if above.startswith(f"{end}-") else None
             self._reserved = rest is not None and int(rest[1], 16) % CUDA_STEP_BYTES == 0
         self._next = begin
-        if name == _ZERO:  # in place, as there may be thousands
+        if name == ZERO:  # in place, as there may be thousands
             start = int(offset, 16)
             key = (device, int(inode))
             if key in self._shared:
@@ -170,7 +171,7 @@ class _Mappings:
                 self._ordinary.add(key)
             elif not self._reserved and last - first > CUDA_STEP_BYTES and first % _LARGE_STEP_BYTES:
                 self._aligned.add(key)
-        elif name == _MANAGED:
+        elif name == UVM:
             self._managed += last - first
         elif name == _CONTROL and access == "rw":
             self._driver.add((first, last))

@@ -19,9 +19,10 @@ from datetime import UTC, datetime
 from math import inf
 
 from pinscope.probes.containers import read_mounts
+from pinscope.probes.host_memory import SHARED_MEMORY
 from pinscope.probes.host_report import MARK, HostReport, read_report
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, FileKey, Proc, whole
-from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps
+from pinscope.probes.process import NVIDIA, MemoryMaps, ProcessStatus, parse_maps
 from pinscope.records.snapshot import LeftFile
 
 LEAST_CUDA_BYTES = 2**30
@@ -30,7 +31,6 @@ LEAST_BYTES = 2**30
 """Of a file that is worth the look at every process's open files."""
 AGAIN_SECONDS = 30.0
 """So long an answer serves a series of snapshots."""
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at
 _BLOCK_BYTES = 512
 """Unit of ``st_blocks`` (stat(2))."""
 _MOST_DEPTH = 3
@@ -91,10 +91,6 @@ class _Scan:
                 yield pid
 
 
-UVM = "/dev/nvidia-uvm"
-"""CUDA opens it when it starts; NVML alone and display servers do not."""
-
-_NVIDIA = "/dev/nvidia"
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -198,7 +194,7 @@ def _nvidia_files(pid: int, scan: _Scan) -> Answer[frozenset[str]]:
     if links.value is None:
         return Answer(None, links.reason)
     targets = links.value.values()
-    held = frozenset(target for target in targets if target.startswith(_NVIDIA))
+    held = frozenset(target for target in targets if target.startswith(NVIDIA))
     if MARK in targets:
         scan.reports[pid] = next(name for name, target in links.value.items() if target == MARK)
     return _TOO_MANY if not held and len(links.value) >= MOST_OPEN_FILES else Answer(held)
@@ -237,7 +233,7 @@ def left_files(proc: Proc) -> tuple[LeftFile, ...]:
 
 def _large_files(proc: Proc) -> Iterator[tuple[FileKey, LeftFile]]:
     mounts = read_mounts(proc).value or ()
-    folders = {_SHARED_MEMORY, *(mount.point for mount in mounts if mount.kind == "hugetlbfs")}
+    folders = {SHARED_MEMORY, *(mount.point for mount in mounts if mount.kind == "hugetlbfs")}
     user = os.geteuid()
     for path, status in proc.below_folders(sorted(folders), _MOST_DEPTH):
         taken = status.st_blocks * _BLOCK_BYTES

@@ -122,6 +122,7 @@ def _holder_sample(holder: Holder, before: HolderSample | None) -> HolderSample:
 MOST_POINTS = 600
 """More curves are too close to distinguish on a screen."""
 _LEAST_STEP_SECONDS = 1 / 64
+_ELAPSED = attrgetter("elapsed_seconds")
 
 _LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
@@ -153,7 +154,7 @@ def moments(
     """
     chosen = within(samples, window_seconds)
     if after is not None:
-        chosen = chosen[bisect_right(chosen, after, key=attrgetter("elapsed_seconds")) :]
+        chosen = chosen[bisect_right(chosen, after, key=_ELAPSED) :]
     else:  # stretches of time do not move as time goes on
         seconds = max(window_seconds / MOST_POINTS, interval_seconds)
         stretches = groupby(chosen, lambda sample: sample.elapsed_seconds // seconds)
@@ -165,9 +166,7 @@ def within(samples: Sequence[Sample], window_seconds: float) -> Sequence[Sample]
     """Those of the last ``window_seconds``, oldest first."""
     if not samples:
         return ()
-    return samples[
-        bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=attrgetter("elapsed_seconds")) :
-    ]
+    return samples[bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=_ELAPSED) :]
 
 
 def _weight(sample: Sample) -> int:

@@ -99,7 +99,7 @@ START_SLACK_SECONDS = 0.05
 
 
 class PinnedPieces:
-    """Pinned memory of all processes since the probes were set, in seconds since boot."""
+    """Pinned memory of all processes; ``since`` the probes were set, in seconds since boot."""
 
     def __init__(self, callers: LiveCallers, since: float) -> None:
         self._callers = callers

@@ -125,7 +125,7 @@ class Gpu(NamedTuple):
 
     def label(self, name: str) -> str | None:
         """Its label of that name, or such a key of its surroundings, or its ``host``."""
-        return {**self.facts, **self.labels, "host": self.newest.host}.get(name)
+        return {**self.labels, "host": self.newest.host}.get(name, self.facts.get(name))
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,23 @@ class Fleet:
         return [place for place, figure in enumerate(self.figures) if figure.is_first]
 
     @cached_property
+    def most_out(self) -> list[int]:
+        """The same, those in which most GPUs are out first."""
+        counts = Counter(at for outlier in self.outliers for at in outlier.figures)
+        return sorted(self.firsts, key=lambda at: -counts[at])
+
+    @cached_property
     def states(self) -> Mapping[int, str]:
-        """Places of the GPUs that are worse, or cannot be judged: ``outlier``, ``suspect`` or ``alone``."""
-        judged = {"suspect": self.suspects, "outlier": self.outliers}
+        """Places of the GPUs that are worse, the worst first, or cannot be judged: ``outlier``, ``suspect`` or
+        ``alone``."""
+        judged = {"outlier": self.outliers, "suspect": self.suspects}
         worse = {outlier.place: state for state, outliers in judged.items() for outlier in outliers}
-        return dict.fromkeys(self.alone, "alone") | worse
+        return worse | dict.fromkeys(self.alone, "alone")
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Places of all GPUs, the worst first."""
+        return list(dict.fromkeys([*self.states, *range(len(self.gpus))]))
 
     @cached_property
     def spreads(self) -> Sequence[Spread]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import plotly.graph_objects as go
 
@@ -14,12 +12,12 @@ from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
 from pinscope.charts.theme import COLOURS, FRAME_PIXELS, template
 from pinscope.units import format_change, format_share
 
-MOST_LABELS, MOST_TICKS = 60, 24
+MOST_LABELS, MOST_TICKS = 25, 24
 """Rows of the map, those that are worst first; and figures that are written below it."""
 FULL = 0.25
 """A difference from which on a colour is full."""
 MOST_SPOTS = 100
-"""Of a figure's GPUs, of which each is drawn that is out."""
+"""Of a figure's GPUs, closer to each other at both ends; those that are out are all drawn."""
 MOST_SPREADS = 3
 """Figures whose spread is drawn."""
 
@@ -27,13 +25,7 @@ MOST_SPREADS = 3
 def draw(fleet: Fleet, label: str | None) -> list[Chart]:
     """The map where there is a label, then the figures in which most GPUs are out."""
     by_label = label_map(fleet, label) if label else None
-    return [*([by_label] if by_label else ()), *(spread(fleet, at) for at in figures_to_draw(fleet)[:MOST_SPREADS])]
-
-
-def figures_to_draw(fleet: Fleet) -> list[int]:
-    """Places of the figures that stand for cells: those in which most are out first."""
-    counts = Counter(at for outlier in fleet.outliers for at in outlier.figures)
-    return sorted(fleet.firsts, key=lambda at: -counts[at])
+    return [*([by_label] if by_label else ()), *(spread(fleet, at) for at in fleet.most_out[:MOST_SPREADS])]
 
 
 def label_map(fleet: Fleet, label: str) -> Chart | None:
@@ -89,7 +81,8 @@ def spread(fleet: Fleet, at: int) -> Chart:
     drawn, values = fleet.figures[at], fleet.values[:, at].astype(float)
     order = np.argsort(values)[: np.isfinite(values).sum()]  # what is not known comes last
     ranks = dict(zip(order.tolist(), range(len(order)), strict=True))
-    some = order[np.linspace(0, len(order) - 1, min(MOST_SPOTS, len(order))).astype(int)].tolist()
+    shares = (1 - np.cos(np.linspace(0, np.pi, MOST_SPOTS))) / 2
+    some = order[np.unique((shares * (len(order) - 1)).astype(int))].tolist()
     out = [outlier.place for outlier in fleet.outliers if at in outlier.figures]
     all_gpus, worse = (
         [Spot(ranks[place], values[place], fleet.gpus[place].words) for place in places] for places in (some, out)

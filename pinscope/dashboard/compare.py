@@ -16,6 +16,7 @@ from pinscope.experiments.registry import verdict_of
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report import comparison as report
 from pinscope.report.facts import called
+from pinscope.store.choice import NEWEST
 from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.units import format_change, format_measured
@@ -28,7 +29,7 @@ def show() -> None:
     """Draw the choice, and at once what it comes to."""
     heading(COMPARE)
     store = state.store()
-    known = [run for run in store.each_run() if run.status != "running"]
+    known = [run for run in store.each_run(most=NEWEST) if run.status != "running"]
     chosen = dict[str, list[Run]]()
     with st.grid(len(SIDES), min_column_width=320) as grid:
         for side in SIDES:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
-from pinscope.charts.fleet import figures_to_draw, label_map, spread
+from pinscope.charts.fleet import label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
 from pinscope.dashboard.widgets import chart_view, downloads, heading, prose, same_as_command, table_list, verdict_line
@@ -33,15 +35,16 @@ def show() -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         chosen = st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
         fleet = state.fleet(store, *known[chosen])
-        names = dict.fromkeys(name for gpu in fleet.gpus for name in gpu.labels)
-        label = st.selectbox("Label", [*names, "host"], key="label", bind="query-params", width=200)
+        labels = {item for gpu in fleet.gpus for item in gpu.labels.items()}
+        several = [name for name, count in Counter(name for name, _ in sorted(labels)).items() if count > 1]
+        label = st.selectbox("Label", [*several, "host"], key="label", bind="query-params", width=200)
         downloads(lambda suffix: report.render(fleet, suffix, label), report.SUFFIXES, "pinscope-fleet")
     verdict_line(report.verdict(fleet))
     for outlier in (*fleet.outliers, *fleet.suspects)[:MOST_LINKS]:
         _link(outlier.line, ":material/report:", outlier.gpu.runs[0])
     if chart := label_map(fleet, label):
         chart_view(chart, key="map")
-    figures = {fleet.figures[at].full_words: at for at in figures_to_draw(fleet)}
+    figures = {fleet.figures[at].full_words: at for at in fleet.most_out}
     figure = st.selectbox("Figure", list(figures), key="figure", bind="query-params")
     chart_view(spread(fleet, figures[figure]), key="spread")
     table_list([report.spread_table(fleet), report.gpu_table(fleet, label)], "fleet")
@@ -55,11 +58,14 @@ def _link(text: str, icon: str | None, run_id: str) -> None:
 
 
 def _drill_down(fleet: Fleet) -> None:
-    """The runs of one GPU."""
-    places = {visible(gpu.words): place for place, gpu in enumerate(fleet.gpus)}
-    chosen = st.selectbox("Runs of", list(places), index=fleet.outliers[0].place if fleet.outliers else 0)
-    for run_id in fleet.gpus[places[chosen]].runs:
+    """The runs of one GPU. Those of the table are offered, any other can be typed: ten thousand take a browser long."""
+    runs = {visible(fleet.gpus[place].words): fleet.gpus[place].runs for place in fleet.order}
+    offered = list(runs)[: report.MOST_ROWS]
+    chosen = st.selectbox("Runs of", offered, key="gpu", bind="query-params", accept_new_options=True)
+    for run_id in runs.get(chosen, ()):
         _link(run_id, RUNS.icon, run_id)
+    if chosen not in runs:
+        st.caption(f"No GPU of the fleet is called {prose(chosen)}.")
 
 
 if __name__ == "__main__":

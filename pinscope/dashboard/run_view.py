@@ -38,7 +38,7 @@ from pinscope.report.write import render
 from pinscope.runner.jobs import cancel, reconcile
 from pinscope.store.anonymous import SUFFIX, AnonymousStore
 from pinscope.store.bundle import render_bundle
-from pinscope.store.choice import as_sides
+from pinscope.store.choice import NEWEST, as_sides
 from pinscope.store.documents import checked_labels
 from pinscope.store.store import Store
 from pinscope.text import visible
@@ -395,7 +395,7 @@ def show_run(store: Store, run: Run, with_title: bool = True) -> None:
     with actions:
         with st.popover("Download", icon=":material/download:", width="stretch", type="primary"):
             download_buttons(store, opened)
-        starred = store.each_run(experiment=run.experiment, lab=run.lab, baseline=True)
+        starred = store.each_run(experiment=run.experiment, lab=run.lab, baseline=True, most=NEWEST)
         compare_link([*islice((other for other in starred if other.id != run.id), 1), run], "Compare with …")
         edit_button(store, run, "edit")
         if not run.recording and st.button("Delete", icon=":material/delete:", width="stretch"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from operator import itemgetter
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import streamlit as st
 
@@ -18,7 +17,7 @@ from pinscope.errors import BadInput, UnknownName
 from pinscope.experiments.registry import readers
 from pinscope.records.run import LAB_TITLES, STATUSES, Run
 from pinscope.store.bundle import BundleReader
-from pinscope.store.choice import ORDERS, Wanted, fits
+from pinscope.store.choice import COLUMNS, NEWEST, ORDERS, Wanted, fits
 from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
 from pinscope.text import sentence
@@ -66,21 +65,21 @@ def _list(store: Store) -> None:
     storage_note(store)
     for broken in damaged:
         st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
-    if there:
-        st.caption(f"{len(matching):,} of {there:,} runs")
+    if there or any(st.session_state.get(f"filter-{word}") for word in COLUMNS):
+        older = ", the newest ones: 'pinscope runs list' has all" if there >= NEWEST else ""
+        st.caption(f"{len(matching):,} of {there:,} runs{older}")
         _ticked(store)
         pages = max(1, -(-len(matching) // RUNS_A_PAGE))
         place = st.container()
         page = st.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
         with place:
-            shown = list(matching)[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]
-            run_table(store, [store.run(run_id) for run_id in shown], with_boxes=True)
+            run_table(store, matching[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE], with_boxes=True)
         if not matching:
             st.info("No run fits these filters.", icon=":material/filter_alt_off:")
     else:
         st.info("No runs yet. Start one on the Experiments page, or import a bundle below.", icon=":material/info:")
         st.page_link(EXPERIMENTS_PAGE.path, label="Go to Experiments", icon=":material/science:")
-    _bundles(store, matching)
+    _bundles(store, {run.id: run.observations for run in matching})
     st.session_state[_LIST] = {key: st.session_state[key] for key in _IN_ADDRESS if key in st.session_state}
 
 
@@ -97,8 +96,8 @@ def _ticked(store: Store) -> None:
         st.caption("Tick another run to compare both." if runs else "Tick two runs or more to compare them.")
 
 
-def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
-    """How many runs can be read, how many observations each of those has that fit, by id, and which are damaged."""
+def _filtered(store: Store) -> tuple[int, list[Run], list[DamagedRun]]:
+    """How many runs are looked at, those of them that fit, and which are damaged."""
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         search = st.text_input(
             "Search",
@@ -120,17 +119,12 @@ def _filtered(store: Store) -> tuple[int, dict[str, int], list[DamagedRun]]:
             bind="query-params",
             help="Also list the runs that ship with PinScope.",
         )
-    wanted = Wanted(experiment=experiment, lab=lab, status=status, search=search)
-    there, fitting, damaged = 0, list[tuple[Any, str, int]](), list[DamagedRun]()
-    for run in store.listed():
-        if isinstance(run, DamagedRun):
-            damaged.append(run)
-            continue
-        there += 1
-        if fits(run, wanted) and (recordings or not run.recording):
-            fitting.append((ORDERS[order](run) if order != "newest" else 0, run.id, run.observations))
-    fitting.sort(key=itemgetter(0))
-    return there, {run_id: observations for _, run_id, observations in fitting}, damaged
+    listed = list(store.listed(experiment=experiment, lab=lab, status=status, most=NEWEST))
+    runs = [run for run in listed if isinstance(run, Run)]
+    fitting = [run for run in runs if fits(run, Wanted(search=search)) and (recordings or not run.recording)]
+    if order != "newest":
+        fitting.sort(key=ORDERS[order])
+    return len(runs), fitting, [run for run in listed if isinstance(run, DamagedRun)]
 
 
 def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | None:

@@ -14,6 +14,7 @@ from pinscope.dashboard.run_view import run_link
 from pinscope.dashboard.widgets import chart_view, experiment_title, heading, prose, same_as_command, utc, verdict_line
 from pinscope.records.run import LAB_TITLES, Run
 from pinscope.report.trend import series
+from pinscope.store.choice import NEWEST
 from pinscope.text import visible
 from pinscope.units import format_count
 
@@ -25,7 +26,7 @@ def show() -> None:
     """Draw the choice, and at once what it comes to."""
     heading(TREND)
     store = state.store()
-    known = series(store)
+    known = series(store, most=NEWEST)
     if not known:
         st.info("No finished run of this or another machine yet.", icon=TREND.icon)
         st.page_link(EXPERIMENTS.path, label="Go to Experiments", icon=EXPERIMENTS.icon)

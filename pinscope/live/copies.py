@@ -18,7 +18,7 @@ from typing import Literal
 
 from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe, pid_and_call
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import Extent, MemoryMaps, parse_maps, start_ticks
+from pinscope.probes.process import UVM, ZERO, Extent, MemoryMaps, parse_maps, start_ticks
 from pinscope.probes.uprobes import Executed, Returned, TraceEvent
 from pinscope.records.figure import at_least, at_most, bound_of_sum
 from pinscope.records.registration import Copies, CopyMemory, CopySum, LinkDirection
@@ -37,15 +37,10 @@ _MAPPING = re.compile(
     r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) (?:r.|.w).. [0-9a-f]+ (\S+) ([0-9]{1,20}) *(.*)$",
     re.ASCII | re.MULTILINE,
 )
-_ZERO, _MANAGED = "/dev/zero (deleted)", "/dev/nvidia-uvm"
 
 
 class Ranges:
-    """Addresses, each of one kind.
-
-    Args:
-        ranges: begin, end and kind; they do not overlap.
-    """
+    """Addresses, each of one kind: begin, end and kind of ranges that do not overlap."""
 
     def __init__(self, ranges: Iterable[tuple[int, int, Side]] = ()) -> None:
         self._ranges = sorted(ranges)
@@ -66,9 +61,9 @@ def host_ranges(text: str) -> Ranges:
 def _range(match: re.Match[str], maps: MemoryMaps) -> tuple[int, int, Side]:
     begin, end, device, inode, name = match.groups()
     extent = (int(begin, 16), int(end, 16))
-    if name == _MANAGED:
+    if name == UVM:
         return *extent, "managed"
-    is_pinned = extent in maps.driver or (name == _ZERO and (device, int(inode)) in maps.shared_zero)
+    is_pinned = extent in maps.driver or (name == ZERO and (device, int(inode)) in maps.shared_zero)
     return *extent, "pinned" if is_pinned else "host"
 
 
@@ -94,15 +89,7 @@ class _Process:
 
 
 class CopyCounter:
-    """Counts the copies of certain processes.
-
-    Args:
-        pids: of the processes; with none, nothing is done.
-        proc: where /proc is read.
-
-    Attributes:
-        trouble: why nothing can be counted.
-    """
+    """Counts the copies of certain processes; of none, nothing is done. ``trouble``: why nothing can be counted."""
 
     def __init__(self, pids: Collection[int], proc: Proc = HERE) -> None:
         self._proc = proc
@@ -125,12 +112,7 @@ class CopyCounter:
         self.trouble = f"the kernel does not let PinScope count copies: {error.strerror or error}"
 
     def add(self, place: str, offsets: Mapping[str, int]) -> None:
-        """Set the probes in a library.
-
-        Args:
-            place: its path.
-            offsets: of the driver's functions that copy.
-        """
+        """Set the probes in the library at a path, at the offsets of the driver's functions that copy."""
         if self._probe is not None:
             try:
                 self._probe.add(place, offsets)
@@ -257,9 +239,7 @@ LITTLE_BYTES = 8 * 2**20
 def judged(copies: Copies, before_bytes: int | None) -> Copies:
     """The same, with pageable memory told from unknown where that can be, and with which figures are estimates.
 
-    Args:
-        copies: as counted.
-        before_bytes: the most that can have been registered before the probe started; ``None``: that is not known.
+    ``before_bytes`` can have been registered before the probe started, at most; ``None``: that is not known.
     """
     sums, pageable, pinned = [], [], []
     for each in copies.sums:

@@ -16,6 +16,7 @@ from pinscope.probes.host_report import HostReport
 from pinscope.probes.proc import Answer, Proc
 from pinscope.probes.process import (
     CUDA_STEP_BYTES,
+    UVM,
     MemoryMaps,
     ObjectKey,
     command_line,
@@ -25,12 +26,12 @@ from pinscope.probes.process import (
     start_time,
     user_name,
 )
-from pinscope.probes.process_scan import UVM, SeenProcess
+from pinscope.probes.process_scan import SeenProcess
 from pinscope.records.figure import Bound, about, at_least, at_most
 from pinscope.records.registration import Registrations
 from pinscope.records.snapshot import PINNED_AGAIN, Allocations, DeviceFigures, GpuUse, Holder
+from pinscope.units import MIB
 
-MIB = 2**20
 CONTEXT_PIECES = 4
 """Pieces of pinned memory, of :data:`CUDA_STEP_BYTES` each, that a context has."""
 CONTEXT_MAPPINGS: Mapping[int, int] = {56 * MIB: 1, 6_205_440: 1, 2 * MIB: 4, 4096: 20}
@@ -128,11 +129,7 @@ def without_larger(candidates: Collection[Candidate], pinned_bytes: int | None) 
     """The candidates without pieces that are larger than all that is pinned: those are ordinary shared memory.
 
     Nothing is left out where the kernel's count has not even what the driver pins for its contexts, as with drivers
-    that pin in another way.
-
-    Args:
-        candidates: with all their mappings.
-        pinned_bytes: on the whole host, with the slack of its counters; ``None`` where that is not known.
+    that pin in another way, or where it is not known (``None``).
     """
     if pinned_bytes is None or pinned_bytes < _of_contexts(candidates):
         return list(candidates)
@@ -173,7 +170,7 @@ def _rank(candidate: Candidate, parents: Mapping[int, int | None]) -> tuple[floa
 
 MOST_SIZES = 1000
 """Of one holder, mappings of so many different sizes are listed, those with most bytes."""
-COUNTER_SLACK_BYTES = 4 * 2**20
+COUNTER_SLACK_BYTES = 4 * MIB
 """The kernel sums up pins and resident pages per processor now and then: so much may be missing from a total."""
 
 _TABLES = at_least("8 bytes for each page of cudaHostAlloc memory, in steps of 2 MiB; registered memory comes on top")
@@ -232,10 +229,7 @@ class Surroundings:
 def page_table_bound(registrations: Registrations | None, *, driver_memory: bool, may_be_ordinary: bool) -> Bound:
     """Why page tables that holders' memory implies are no more than an estimate.
 
-    Args:
-        registrations: what the probe tells, if it runs.
-        driver_memory: some of the memory is the driver's.
-        may_be_ordinary: some of the memory may not be pinned.
+    Some of that memory is the driver's, or may be ordinary, not pinned.
     """
     kind = _TABLES
     if driver_memory:
@@ -246,13 +240,7 @@ def page_table_bound(registrations: Registrations | None, *, driver_memory: bool
 
 
 def read_holder(seen: SeenProcess, share: Share, around: Surroundings) -> Holder:
-    """The record of one process.
-
-    Args:
-        seen: what the look at all processes gave of it.
-        share: what it owns and inherited.
-        around: the host and its GPUs.
-    """
+    """The record of one process."""
     missing: dict[str, str] = {}
     amounts = {field: seen.status.amount(key).note(missing, field) for field, key in _STATUS.items()}
     named = seen.maps is not None and any(
@@ -359,13 +347,7 @@ def _move_pins(seen: SeenProcess, amounts: dict[str, int | None], proc: Proc) ->
 
 
 def _kept(seen: SeenProcess, maps: MemoryMaps | None, allocated: Answer[int]) -> tuple[Answer[int], Bound | None]:
-    """What allocators keep, and why the figure is an estimate if it is one.
-
-    Args:
-        seen: the process.
-        maps: its mappings.
-        allocated: bytes that it has from cudaHostAlloc.
-    """
+    """What allocators keep of the bytes from cudaHostAlloc, and why the figure is an estimate if it is one."""
     held = seen.report.held_bytes if seen.report is not None else {}
     kept = seen.report.kept_bytes if seen.report is not None else {}
     names = {*(maps.allocators if maps is not None else ()), *held}

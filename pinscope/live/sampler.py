@@ -30,14 +30,8 @@ class Repeater:
     """Repeats work at a steady pace; turns that a slow piece of work missed are left out, not made up for.
 
     There is never more than one thread. One that still hangs in the work when it is started again is used again.
-
-    Args:
-        name: of the thread.
-        work: must not raise.
-        interval_seconds: from one begin to the next.
-        finish: called in the thread after the last piece of work.
-        clock: seconds, never going back.
-        wait: how the thread waits; for tests that are in a hurry.
+    ``work`` must not raise; ``finish`` is called in the thread after the last piece of it. ``clock`` and ``wait`` are
+    for tests that are in a hurry.
     """
 
     def __init__(
@@ -122,12 +116,7 @@ _NO_ANSWER_YET: Figures = Answer.missing("the driver has not answered yet")
 class GpuWatch:
     """Keeps the last figures of all GPUs; a reader never waits for the driver.
 
-    Args:
-        open_nvml: gives the reader, which is opened in the thread.
-        interval_seconds: from one question to the next.
-        limit_seconds: how long the driver may take to answer until its last figures count no more.
-        clock: seconds, never going back.
-        proc: where /sys is read.
+    NVML is opened in the thread. If it takes longer than ``limit_seconds`` to answer, its last figures count no more.
     """
 
     def __init__(
@@ -194,8 +183,7 @@ class GpuWatch:
                 self._reader = self._nvml.enter_context(self._open_nvml())
             return read_gpus(self._reader, self._proc)
         except Exception as error:  # noqa: BLE001 - whatever it was, the snapshot says so and the watch goes on
-            line = " ".join(str(error).split())
-            return Answer.missing(f"the GPUs could not be read: {type(error).__name__}: {line}")
+            return Answer.missing(f"the GPUs could not be read: {_one_line(error)}")
 
     def _close(self) -> None:
         self._reader = None
@@ -230,8 +218,7 @@ class Sampler:
         take: takes a snapshot, such as ``LiveSource.take``. If it raises, the history says so and sampling goes on.
         interval_seconds: from one snapshot to the next.
         history_seconds: how far back the history goes, at most :data:`MOST_SAMPLES` samples.
-        clock: seconds, never going back.
-        wait: how the thread waits; for tests that are in a hurry.
+        clock, wait: as of the :class:`Repeater`.
     """
 
     def __init__(

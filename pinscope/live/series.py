@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pinscope.analysis.rules import held_by, held_bytes, steady_growth
@@ -39,20 +40,16 @@ def changes(before: Snapshot | None, after: Snapshot) -> tuple[Event, ...]:
         return ()  # nobody could look at the processes
     past = {identity(holder): holder for holder in before.holders}
     present = {identity(holder): holder for holder in after.holders}
-    events = [
-        *(event for key, holder in past.items() if key not in present for event in _gone(holder, after)),
-        *(event for key, holder in present.items() for event in _moved(past.get(key), holder, after)),
-    ]
+    events: list[Event] = []
+    for key, holder in ({key: past[key] for key in past if key not in present} | present).items():
+        events += _events(holder, past.get(key), present.get(key), after.taken_at)
     return tuple(sorted(events, key=lambda event: abs(event.change_bytes), reverse=True))
 
 
 def sample_of(snapshot: Snapshot, elapsed_seconds: float, before: Sample | None = None) -> Sample:
-    """The short form of a snapshot: totals, the holders with the most bytes.
+    """The short form of a snapshot, so long after sampling began: totals, the holders with the most bytes.
 
-    Args:
-        snapshot: the whole.
-        elapsed_seconds: since sampling began.
-        before: the sample before; what did not change is shared with it, so that a long history stays small.
+    What did not change is shared with the sample ``before``, so that a long history stays small.
     """
     host = snapshot.host
     ranked = sorted(filter(held_by, snapshot.holders), key=held_by, reverse=True)
@@ -101,38 +98,20 @@ def identity(holder: Holder | HolderSample) -> Identity:
     return holder.pid, holder.started_at
 
 
-def _amounts(holder: Holder) -> Iterable[tuple[str, int | None]]:
-    return ((what, getattr(holder, f"{what}_bytes")) for what in _KINDS)
-
-
-def _gone(holder: Holder, after: Snapshot) -> Iterator[Event]:
-    """It holds nothing any more. A process with CUDA is shown until its end; others end or only give back."""
-    kind: EventKind = "ended" if holder.cuda else "released"
-    for what, amount in _amounts(holder):
-        if amount:
-            yield _event(after, kind, holder, what, change=-amount, total=0)
-
-
-def _moved(before: Holder | None, now: Holder, after: Snapshot) -> Iterator[Event]:
-    past = dict(_amounts(before)) if before is not None else dict.fromkeys(_KINDS, 0)
-    for what, amount in _amounts(now):
-        was = past[what]
-        if amount is None or was is None or amount == was:
+def _events(holder: Holder, before: Holder | None, now: Holder | None, at: datetime) -> Iterator[Event]:
+    """What changed of one holder. One with CUDA is shown until its end; others end or only give back."""
+    for what in _KINDS:
+        was, amount = (0 if shown is None else getattr(shown, f"{what}_bytes") for shown in (before, now))
+        if was is None or amount is None or was == amount:
             continue
-        kind: EventKind = "appeared" if before is None else "grew" if amount > was else "released"
-        yield _event(after, kind, now, what, change=amount - was, total=amount)
-
-
-def _event(after: Snapshot, kind: EventKind, holder: Holder, what: str, *, change: int, total: int) -> Event:
-    return Event(
-        at=after.taken_at,
-        kind=kind,
-        pid=holder.pid,
-        name=holder.name,
-        what=what,
-        change_bytes=change,
-        total_bytes=total,
-    )
+        kind: EventKind = "grew" if amount > was else "released"
+        if now is None and holder.cuda:
+            kind = "ended"
+        elif before is None:
+            kind = "appeared"
+        yield Event(
+            at=at, kind=kind, pid=holder.pid, name=holder.name, what=what, change_bytes=amount - was, total_bytes=amount
+        )
 
 
 def _holder_sample(holder: Holder, before: HolderSample | None) -> HolderSample:
@@ -143,6 +122,7 @@ def _holder_sample(holder: Holder, before: HolderSample | None) -> HolderSample:
 MOST_POINTS = 600
 """More curves are too close to distinguish on a screen."""
 _LEAST_STEP_SECONDS = 1 / 64
+_ELAPSED = attrgetter("elapsed_seconds")
 
 _LABELS = {figure.field: figure.label for figure in figures(HostTotals)}
 BANDS: Mapping[str, str] = {
@@ -174,7 +154,7 @@ def moments(
     """
     chosen = within(samples, window_seconds)
     if after is not None:
-        chosen = chosen[bisect_right(chosen, after, key=_elapsed) :]
+        chosen = chosen[bisect_right(chosen, after, key=_ELAPSED) :]
     else:  # stretches of time do not move as time goes on
         seconds = max(window_seconds / MOST_POINTS, interval_seconds)
         stretches = groupby(chosen, lambda sample: sample.elapsed_seconds // seconds)
@@ -186,11 +166,7 @@ def within(samples: Sequence[Sample], window_seconds: float) -> Sequence[Sample]
     """Those of the last ``window_seconds``, oldest first."""
     if not samples:
         return ()
-    return samples[bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=_elapsed) :]
-
-
-def _elapsed(sample: Sample) -> float:
-    return sample.elapsed_seconds
+    return samples[bisect_left(samples, samples[-1].elapsed_seconds - window_seconds, key=_ELAPSED) :]
 
 
 def _weight(sample: Sample) -> int:
@@ -253,8 +229,7 @@ class Moment:
 class TimelineRows:
     """Makes rows of a series of snapshots. What a holder's last row said holds until its next one.
 
-    Args:
-        pids: keep holders and events of these processes only; none: of all. Totals are always the host's.
+    With ``pids``, holders and events of these processes only are kept. Totals are always the host's.
     """
 
     def __init__(self, pids: Collection[int] = ()) -> None:
@@ -263,12 +238,7 @@ class TimelineRows:
         self._kept: dict[Identity, tuple[Holder, Mapping[str, Number]]] = {}
 
     def of(self, snapshot: Snapshot, moment: Moment, watch_cpu_seconds: float) -> list[NewRow]:
-        """The rows of one snapshot: the host first.
-
-        Args:
-            snapshot: the next one of the series.
-            moment: when it was taken.
-            watch_cpu_seconds: processor time of the whole recording so far.
+        """The rows of the next snapshot, the host first; ``watch_cpu_seconds`` of the whole recording so far.
 
         Raises:
             ValueError: a figure in it is no number.

@@ -48,15 +48,7 @@ def unreadable(
     gpus: Answer[tuple[DeviceFigures, ...]],
     registrations: Registrations | None = None,
 ) -> Iterator[Unreadable]:
-    """Everything that stands between this snapshot and the whole host, and what would make it readable.
-
-    Args:
-        proc: where /proc is read.
-        host: its totals.
-        processes: what the scan of them gave.
-        gpus: what the driver answered.
-        registrations: what the probe saw, if it runs.
-    """
+    """Everything that stands between this snapshot and the whole host, and what would make it readable."""
     if host.pinned_bytes is None:
         yield Unreadable(
             what="Pinned memory of the whole host",
@@ -175,7 +167,7 @@ def snapshot(
     """Read the host and its processes, and join them with what the GPUs' driver reports.
 
     Args:
-        proc: where /proc and /sys are read.
+        proc: of the host.
         gpus: from :func:`pinscope.probes.gpu.read_gpus`, which may have been asked elsewhere, as the driver
             may hang; ``None``: it was not asked.
         remembered: keep one and pass it to each snapshot of a series: the later ones then cost less.
@@ -217,7 +209,7 @@ def snapshot(
             _with_tables(_with_outside(device, proc), holders, processes, registrations) for device in gpus.value or ()
         ),
         unreadable=gaps,
-        left_files=remembered.left.look(proc),
+        left_files=remembered.left_files(proc),
         kernel=proc.line("/proc/sys/kernel/osrelease").value or "",
         own_pids=has_own_pids(proc),
         probe=registrations.state() if registrations is not None else None,
@@ -406,10 +398,7 @@ LEAST_ASKING_SECONDS = 1.0
 class LiveSource:
     """A series of snapshots of this host; what one learns makes the next one cheaper. A context manager.
 
-    Args:
-        proc: where /proc and /sys are read.
-        gpus: asks the GPUs' driver; the source starts and stops it. ``None``: the driver is not asked.
-        tracker: follows registered memory; the source starts and stops it. ``None``: nobody does.
+    It starts and stops what asks the GPUs' driver and what follows registered memory; with ``None``, nobody does.
     """
 
     def __init__(self, proc: Proc = HERE, gpus: GpuWatch | None = None, tracker: Tracker | None = None) -> None:

@@ -99,12 +99,7 @@ START_SLACK_SECONDS = 0.05
 
 
 class PinnedPieces:
-    """Pinned memory of all processes.
-
-    Args:
-        callers: tells which process a call came from.
-        since: when the probes were set, in seconds since boot.
-    """
+    """Pinned memory of all processes; ``since`` the probes were set, in seconds since boot."""
 
     def __init__(self, callers: LiveCallers, since: float) -> None:
         self._callers = callers
@@ -114,12 +109,7 @@ class PinnedPieces:
         self.lost_events = 0
 
     def apply(self, events: Iterable[TraceEvent], boot: float) -> None:
-        """Apply what happened.
-
-        Args:
-            events: in their order.
-            boot: when the events' clock was zero, in seconds since 1970.
-        """
+        """Apply what happened, in its order; at ``boot``, in seconds since 1970, the events' clock was zero."""
         known: dict[int, Caller | None] = {}  # asked once for all events of a batch
         for event in events:
             match event:
@@ -239,26 +229,18 @@ class Tracker:
 
     Args:
         proc: where /proc and /sys are read.
-        libraries: copies of the driver's library to probe from the beginning; ``None``: those in the usual places.
-        read_seconds: how often the kernel's buffer is emptied.
-        buffer_kib: size of that buffer, for each processor; ``None``: as many processors allow.
+        libraries: copies of the driver's library to probe; ``None``: those in the usual places.
         copies_of: processes whose copies are counted as well.
     """
 
     def __init__(
-        self,
-        proc: Proc = HERE,
-        libraries: Sequence[Path] | None = None,
-        read_seconds: float = READ_SECONDS,
-        buffer_kib: int | None = None,
-        copies_of: Collection[int] = (),
+        self, proc: Proc = HERE, libraries: Sequence[Path] | None = None, copies_of: Collection[int] = ()
     ) -> None:
         self._proc = proc
         self._copies_of = copies_of
         self._libraries = libraries
-        self._buffer_kib = buffer_kib
         self._lock = threading.RLock()
-        self._reader = Repeater("pinscope-tracker", self._turn, read_seconds)
+        self._reader = Repeater("pinscope-tracker", self._turn, READ_SECONDS)
         self._session: _Session | None = None
         self._trouble: str | None = None
         self._owner = os.getpid()
@@ -285,7 +267,7 @@ class Tracker:
             installed = uprobes.installed_libraries() if self._libraries is None else self._libraries
             if not installed:
                 raise NotPossible(_NO_LIBRARY)
-            self._session = _Session(self._proc, access.value, installed, self._buffer_kib, self._copies_of)
+            self._session = _Session(self._proc, access.value, installed, self._copies_of)
             self._trouble = None
             self._owner = os.getpid()
             atexit.register(self._stop_at_exit)
@@ -350,12 +332,10 @@ class Tracker:
 class _Session:
     """One run of the probe, from start to stop."""
 
-    def __init__(
-        self, proc: Proc, folder: Path, installed: Sequence[Path], buffer_kib: int | None, copies_of: Collection[int]
-    ) -> None:
+    def __init__(self, proc: Proc, folder: Path, installed: Sequence[Path], copies_of: Collection[int]) -> None:
         self._proc = proc
         self._look_due = 0.0
-        self._instance = TraceInstance(folder, proc, buffer_kib)
+        self._instance = TraceInstance(folder, proc)
         try:
             remove_leftovers(folder, proc)
             self._instance.open()
@@ -385,9 +365,7 @@ class _Session:
     def _add(self, path: str, reasons: dict[FileKey, str | None]) -> None:
         """Probe a copy of the library; one that is known already, or is gone, is passed over.
 
-        Args:
-            path: of the copy.
-            reasons: why each file is not followed, ``None`` if it is; brought up to date.
+        ``reasons``, why each file is not followed, is brought up to date.
         """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -476,11 +454,7 @@ def registered_by(
 ) -> tuple[Answer[PidRegistrations], Bound | None]:
     """What a process has registered, and why that is no more than an estimate if it is one.
 
-    Args:
-        pid: of the process.
-        cuda: whether it uses CUDA; ``None`` if that is not known.
-        started_at: when it started, where that is known.
-        registrations: what the probe tells; ``None`` if there is none.
+    ``None`` of ``cuda`` or ``started_at``: that is not known; of ``registrations``: there is no probe.
     """
     unknown = NOT_FOLLOWED if registrations is None else registrations.trouble
     if registrations is None or unknown is not None:

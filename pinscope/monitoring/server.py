@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import re
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from socketserver import ThreadingTCPServer
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -36,7 +34,6 @@ CLIENT_SECONDS = 10.0
 """Without a byte for so long, a client is hung up on."""
 STOP_SECONDS = 0.1
 """How soon the server notices that it is to stop."""
-_PORT = re.compile(r":\d{1,5}$")
 
 
 class MetricsServer:
@@ -75,9 +72,7 @@ class MetricsServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -103,11 +98,9 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_local_name(host: str) -> bool:
-    name = _PORT.sub("", host).strip("[]")
-    if name == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
 
@@ -184,20 +177,11 @@ _UNLESS_MIG = "unattributed_bytes"
 
 
 class SnapshotCollector(Collector):
-    """Gives the sampler's latest snapshot to each scrape; takes none itself.
-
-    Args:
-        history: what the sampler knows.
-        now: the moment of the scrape.
-    """
+    """Gives the sampler's latest snapshot to each scrape; takes none itself."""
 
     def __init__(self, history: Callable[[], History], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._history = history
         self._now = now
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: what there is depends on the machine."""
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of one scrape."""

@@ -18,6 +18,7 @@ from pinscope.experiments.registry import checked_rows
 from pinscope.records.environment import Environment
 from pinscope.records.registration import SHARED_STRATEGIES
 from pinscope.records.run import ExperimentRun, Run
+from pinscope.store.choice import NEWEST
 from pinscope.store.recordings import recorded_runs
 from pinscope.store.store import Store
 
@@ -218,7 +219,7 @@ def nearest_runs(store: Store, experiment: str, environment: Environment) -> Ite
         StoreFailed: the database cannot be read.
     """
     models, recordings = {device.name for device in environment.devices}, []
-    for run in store.each_run(experiment=experiment, lab="cuda"):
+    for run in store.each_run(experiment=experiment, lab="cuda", most=NEWEST):
         if not isinstance(run, ExperimentRun) or not run.observations:
             continue
         if run.recording:

@@ -45,12 +45,7 @@ class Attachable:
 
 
 def read_attachable(pid: int, proc: Proc = HERE) -> Answer[Attachable]:
-    """A process, or why one cannot attach to it.
-
-    Args:
-        pid: its number.
-        proc: where /proc is read.
-    """
+    """A process, or why one cannot attach to it."""
     status = proc.fields(f"/proc/{pid}/status")
     state, uids = status.text("State").value, (status.text("Uid").value or "").split()
     tracer, mounts = whole(status.text("TracerPid").value or "0"), proc.link(f"/proc/{pid}/ns/mnt").value

@@ -156,10 +156,7 @@ def parse_ring(content: bytes) -> CopyCalls:
 class CopyProbe:
     """Notes the copies of certain processes, from :meth:`add` on.
 
-    Args:
-        pids: of the processes.
-        proc: where /sys is read.
-        ring_bytes: of memory for calls that are not read yet; a power of two.
+    ``ring_bytes``, of memory for calls that are not read yet, are a power of two.
 
     Raises:
         OSError: this kernel cannot.
@@ -191,11 +188,7 @@ class CopyProbe:
         return descriptor
 
     def add(self, place: str, offsets: Mapping[str, int]) -> None:
-        """Set the probes in every process that is there.
-
-        Args:
-            place: path of the library.
-            offsets: of the functions, in the file.
+        """Set the probes in every process that is there, at the functions' offsets in the library's file.
 
         Raises:
             OSError: the kernel refuses.

@@ -29,12 +29,9 @@ _LONGEST_NAME = 64
 
 
 def function_offsets(descriptor: int, names: Collection[str], machine: str) -> Answer[dict[str, int]]:
-    """Offsets in the file of those of the named functions that the library exports.
+    """Offsets in the open file of those of the named functions that the library exports.
 
-    Args:
-        descriptor: the open file.
-        names: functions to look for.
-        machine: the processor the library must be for, as ``uname -m`` calls it.
+    The library must be for this ``machine``, as ``uname -m`` calls it.
     """
     if is_for_another_processor(descriptor, machine):
         return Answer.missing(f"it is made for another processor than {machine}")
@@ -47,12 +44,7 @@ def function_offsets(descriptor: int, names: Collection[str], machine: str) -> A
 
 
 def is_for_another_processor(descriptor: int, machine: str) -> bool:
-    """True if a file is a program or library, and not for this processor, such as a 32-bit one on x86_64.
-
-    Args:
-        descriptor: the open file.
-        machine: the processor, as ``uname -m`` calls it.
-    """
+    """True if a file is a program or library, and not for this ``machine``, such as a 32-bit one on x86_64."""
     try:
         begin = os.pread(descriptor, 20, 0)
     except OSError:
@@ -64,11 +56,7 @@ def is_for_another_processor(descriptor: int, machine: str) -> bool:
 def addresses_of(pid: int, names: Collection[str], libraries: re.Pattern[str], proc: Proc = HERE) -> dict[str, int]:
     """Functions that libraries of a process export → their addresses there; those that are not found are left out.
 
-    Args:
-        pid: the process, which sees the same files as this one.
-        names: of the functions.
-        libraries: what is to be found in the path of a file that is looked at.
-        proc: where /proc is read.
+    The process sees the same files as this one; ``libraries`` is to be found in the path of a file that is looked at.
     """
     addresses = dict[str, int]()
     for start, end, begin, inode, path in _CODE.findall(proc.read(f"/proc/{pid}/maps").value or ""):

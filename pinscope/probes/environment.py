@@ -21,7 +21,7 @@ import pinscope
 from pinscope.probes.containers import virtualization
 from pinscope.probes.gpu import Nvml, read_devices, with_details
 from pinscope.probes.host_memory import PIN_COUNTERS_ADVICE, pinned_bytes, read_limits, read_nodes
-from pinscope.probes.proc import HERE, Answer, Proc, count_in_both, ranges
+from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process import ending_with_this
 from pinscope.records.base import Capability
 from pinscope.records.environment import Device, Environment, HugePages, KernelModule
@@ -239,13 +239,7 @@ class _Host:
 def capabilities(
     environment: Environment, proc: Proc = HERE, installed: Callable[[str], bool] = installed
 ) -> tuple[Capability, ...]:
-    """Everything that PinScope could use here, whether it works, and if not, why not and what to do.
-
-    Args:
-        environment: of this machine.
-        proc: where /proc and /sys are read.
-        installed: tells whether a Python module can be imported.
-    """
+    """Everything that PinScope could use here, whether it works, and if not, why not and what to do."""
     host = _Host(environment, proc, installed)
     results = []
     for name, title, rule in _CAPABILITIES:
@@ -381,12 +375,7 @@ _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environment:
-    """Read everything about this machine that a run must carry.
-
-    Args:
-        proc: where /proc and /sys are read.
-        nvml: what tells about GPUs; NVML by default.
-    """
+    """Read everything about this machine that a run must carry."""
     missing: dict[str, str] = {}
     with nvml or Nvml() as gpus:
         devices = _devices(gpus, proc)
@@ -409,7 +398,7 @@ def capture_environment(proc: Proc = HERE, nvml: Nvml | None = None) -> Environm
         kernel=proc.line("/proc/sys/kernel/osrelease").value or uname.release,
         architecture=uname.machine,
         cpu=cpu.then(lambda text: text or None, "it is empty").note(missing, "cpu"),
-        cpus=_processors(proc),
+        cpus=len(os.sched_getaffinity(0)),
         numa_nodes=nodes.then(len).note(missing, "numa_nodes"),
         page_bytes=os.sysconf("SC_PAGE_SIZE"),
         huge_pages=read_huge_pages(proc),
@@ -453,15 +442,6 @@ def machine_id(proc: Proc = HERE) -> str:
 
 def _host(proc: Proc) -> str:
     return proc.line("/proc/sys/kernel/hostname").value or platform.node() or "unknown"
-
-
-def _processors(proc: Proc) -> int:
-    """Processors that are online and that this process may run on."""
-    allowed = proc.fields("/proc/self/status").text("Cpus_allowed_list").then(ranges, "not a list").value
-    online = proc.line("/sys/devices/system/cpu/online").then(ranges, "not a list").value
-    if allowed is None:
-        return len(os.sched_getaffinity(0))
-    return count_in_both(allowed, online or allowed) or len(os.sched_getaffinity(0))
 
 
 def read_huge_pages(proc: Proc = HERE) -> HugePages:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pinscope.probes.host_memory import iommu, link_errors, max_payload, sysfs_folder
-from pinscope.probes.proc import HERE, Answer, Proc, all_of, count_in_both, ranges
+from pinscope.probes.proc import HERE, Answer, Proc, all_of, ranges
 from pinscope.records.environment import PCIE, PCIE_WIDTHS, Device, Link, LinkErrors, c2c_bytes_per_second
 from pinscope.records.snapshot import DeviceFigures, GpuProcess, MigInstance
 
@@ -332,7 +332,7 @@ def _numa_node(nvml: Nvml, proc: Proc, index: int, bus_id: Answer[str]) -> Answe
         if node.value is not None:
             return node
     nodes = proc.line(_NODES).then(ranges, "not a list").value
-    if nodes is not None and count_in_both(nodes, nodes) == 1:
+    if nodes is not None and nodes[0][0] == nodes[-1][1]:
         return Answer(nodes[0][0])
     return nvml.numa_node(index)
 
@@ -442,12 +442,7 @@ def _folder(device: Device) -> Answer[str]:
 
 
 def read_gpus(gpus: Nvml, proc: Proc = HERE) -> Answer[tuple[DeviceFigures, ...]]:
-    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known.
-
-    Args:
-        gpus: an open reader.
-        proc: where /sys is read.
-    """
+    """All GPUs that the driver shows; 40 ms for each. Page tables are added where the holders are known."""
     return read_devices(gpus, proc).then(
         lambda devices: tuple(_figures(gpus, device) for device in devices), "the driver shows no GPU"
     )

@@ -312,12 +312,7 @@ _STALLED = re.compile(
 
 
 def read_host(proc: Proc = HERE, groups: GroupHeadrooms | None = None) -> HostTotals:
-    """The host's totals. What holders explain of them is added where the holders are known.
-
-    Args:
-        proc: where /proc and /sys are read.
-        groups: what this reading knows of control groups already.
-    """
+    """The host's totals. What holders explain of them is added where the holders are known."""
     missing: dict[str, str] = {}
     total, available = host_memory(proc)
     group = (groups or GroupHeadrooms(proc)).of("self")
@@ -356,11 +351,8 @@ def driver_memory(meminfo: Fields, proc: Proc) -> Answer[int]:
     The driver takes pages straight from the kernel's allocator, so write-combined memory, ``cuMemCreate`` on the host
     and host pools are in no account. On an H200 host with driver 580 it grew by 2048.9 MiB where 2048.0 MiB were taken
     write-combined, by 2049.9 for 2050.0 of ``cuMemCreate``, by 2082.4 for a pool's 2082.0, and by less than 0.1 for
-    2 GiB of cudaHostAlloc or registered memory. Other drivers' pages are in it too.
-
-    Args:
-        meminfo: /proc/meminfo.
-        proc: where /proc/zoneinfo is read: processors keep free pages for themselves, up to hundreds of MiB.
+    2 GiB of cudaHostAlloc or registered memory. Other drivers' pages are in it too. Free pages that processors keep for
+    themselves, up to hundreds of MiB, stand in /proc/zoneinfo only.
     """
     newer = sum(meminfo.amount(name).value or 0 for name in _NEWER_ACCOUNTS)
     stacks = max(meminfo.amount(name).value or 0 for name in _STACKS)
@@ -494,8 +486,6 @@ def _bytes(pages: int) -> int:
 
 _PROCESSORS = "/sys/devices/system/cpu"
 _PROCESSOR = re.compile(r"cpu[0-9]+", re.ASCII)
-_SIZE = re.compile(r"(?P<number>[0-9]{1,12})(?P<unit>[KM]?)", re.ASCII)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
@@ -510,19 +500,14 @@ def last_level_cache_bytes(proc: Proc = HERE) -> Answer[int]:
         folder = f"{_PROCESSORS}/{processor}/cache"
         for index in proc.names(folder):
             level = proc.number(f"{folder}/{index}/level").value
-            size = proc.line(f"{folder}/{index}/size").then(_size).value
+            size = proc.line(f"{folder}/{index}/size").then(lambda text: whole(text.removesuffix("K"))).value
             shared = proc.line(f"{folder}/{index}/shared_cpu_list").value
             if level is not None and size is not None:
-                caches[level, shared or processor] = size
+                caches[level, shared or processor] = 1024 * size
     if not caches:
         return Answer.missing(f"{_PROCESSORS} shows no caches")
     last = max(level for level, _ in caches)
     return Answer(sum(size for (level, _), size in caches.items() if level == last))
-
-
-def _size(text: str) -> int | None:
-    match = _SIZE.fullmatch(text)
-    return int(match["number"]) * _UNITS[match["unit"]] if match is not None else None
 
 
 @dataclass(frozen=True)
@@ -549,13 +534,7 @@ class GroupMemory:
 
 
 def read_group(kind: str, folder: str, proc: Proc = HERE) -> GroupMemory:
-    """The figures of this moment.
-
-    Args:
-        kind: file system type of the hierarchy, ``cgroup`` or ``cgroup2``.
-        folder: the group's.
-        proc: where they are read.
-    """
+    """The figures of this moment; ``kind`` is the file system type of the hierarchy, ``cgroup`` or ``cgroup2``."""
     missing: dict[str, str] = {}
     first = kind == "cgroup"
     statistics = proc.fields(f"{folder}/memory.stat")

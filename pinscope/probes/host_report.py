@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from pinscope.errors import InvalidParameter, NotPossible
@@ -54,26 +55,13 @@ class HostReport:
         return max(self.registered_bytes or 0, sum(self.held_bytes.values()))
 
 
-class _Page:
-    """A page of this process's memory that others can read by its descriptor. A forked child gets one of its own."""
+@lru_cache(maxsize=1)  # a forked child lets go of that of its parent
+def _page(process: int) -> mmap.mmap:
+    """A page of memory of this process that others can read by its descriptor; a forked child has one of its own.
 
-    def __init__(self) -> None:
-        self._memory: mmap.mmap | None = None
-        self._process = 0
-
-    def write(self, text: str) -> None:
-        if self._process != os.getpid():
-            self._memory, self._process = _shared_page(), os.getpid()
-        if self._memory is not None:
-            content = f"{zlib.crc32(text.encode()):0{_SUM_LENGTH}x}{text}".encode()
-            self._memory[:] = content.ljust(MOST_BYTES, b"\0")
-
-
-_PAGE = _Page()
-
-
-def _shared_page() -> mmap.mmap:
-    """Raises :class:`NotPossible` where the system has none."""
+    Raises :class:`NotPossible` where the system has none.
+    """
+    del process
     try:
         descriptor = os.memfd_create(_NAME)
         try:
@@ -102,17 +90,15 @@ def report_host_memory(registered: int | str | None = None) -> HostReport:
         kept_bytes=kept,
         missing={name: answer.reason or _ALL_IN_USE for name, answer in answers.items() if name not in kept},
     )
-    _PAGE.write(
-        json.dumps(
-            {
-                "pid": os.getpid(),
-                "at": report.at.timestamp(),
-                "registered": report.registered_bytes,
-                "held": report.held_bytes,
-                "kept": report.kept_bytes,
-            }
-        )
-    )
+    said_here = {
+        "pid": os.getpid(),
+        "at": report.at.timestamp(),
+        "registered": report.registered_bytes,
+        "held": report.held_bytes,
+        "kept": report.kept_bytes,
+    }
+    text = json.dumps(said_here).encode()
+    _page(os.getpid())[:] = (f"{zlib.crc32(text):0{_SUM_LENGTH}x}".encode() + text).ljust(MOST_BYTES, b"\0")
     return report
 
 
@@ -160,11 +146,7 @@ _NAMES = {name for name, _ in _ALLOCATORS.values()}
 def read_report(pid: int, descriptor: str, own_pid: int | None, proc: Proc) -> HostReport | None:
     """What a process says; ``None`` if that makes no sense, or is what another one said, as after a fork.
 
-    Args:
-        pid: of the process.
-        descriptor: its number of the memory that :data:`MARK` names.
-        own_pid: as the process itself knows it, in a container another one.
-        proc: where /proc is read.
+    ``descriptor`` is its number of the memory that :data:`MARK` names; in a container it knows itself by ``own_pid``.
     """
     for _ in range(2):  # once more if it was being written
         content = proc.memory_of(f"/proc/{pid}/fd/{descriptor}", MOST_BYTES).value or b""

@@ -11,10 +11,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -110,32 +109,19 @@ class Proc:
         return cls(folder)
 
     def read(self, path: str) -> Answer[str]:
-        """The text of a file; bytes that are not UTF-8 are replaced. Missing if it is longer than may be read of it."""
-        most = most_bytes(path)
-        start = Proc.beginning(self, path, most)  # a subclass may read the beginning through this
+        """The text of a file; bytes that are not UTF-8 are replaced. Missing beyond :data:`MOST_FILE_BYTES`."""
+        start = Proc.beginning(self, path, MOST_FILE_BYTES)  # a subclass may read the beginning through this
         if start.value is None:
             return Answer(None, start.reason)
         text, is_whole = start.value
         if not is_whole:
-            return Answer.missing(f"{path} is longer than the {format_bytes(most)} that are read of it")
+            return Answer.missing(f"{path} is longer than the {format_bytes(MOST_FILE_BYTES)} that are read of it")
         return Answer(text)
 
     def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
         """The text of a file, of its first bytes where it is longer, and whether it is whole."""
         content = self._at(path, lambda place: read_bytes(place, most))
         return content.then(lambda part: (part[0].decode("utf-8", "replace"), part[1]))
-
-    def glance(self, path: str) -> str:
-        """The text of a file that the kernel writes in one piece, such as a status; empty if it is gone.
-
-        For a snapshot, which reads hundreds and does not ask why one is missing: :meth:`read` takes twice the time on
-        top of the kernel's. A subclass that changes one of them changes both.
-        """
-        try:
-            content = glance(self._place(path))
-        except (OSError, ValueError):
-            return ""
-        return content.decode("utf-8", "replace") if len(content) < GLANCE_BYTES else self.read(path).value or ""
 
     def part(self, path: str, offset: int, count: int) -> Answer[bytes]:
         """So many bytes of a file from ``offset`` on; missing if it ends before."""
@@ -166,7 +152,7 @@ class Proc:
 
     def names(self, folder: str) -> tuple[str, ...]:
         """Names in a folder, sorted; none if it cannot be listed."""
-        return tuple(sorted(self._at(folder, list_names).value or ()))
+        return tuple(sorted(self._at(folder, os.listdir).value or ()))
 
     def pids(self) -> Answer[tuple[int, ...]]:
         """Process ids in /proc, in the order of the folder; missing if it shows none."""
@@ -201,11 +187,6 @@ class Proc:
                     yield path, status
                     if stat.S_ISDIR(status.st_mode) and depth > 1:
                         yield from self.below_folders([path], depth - 1)
-
-    def open_file_keys(self, folder: str) -> set[FileKey]:
-        """The files that the links in /proc/PID/fd lead to, of those that can be
-        seen, at most :data:`MOST_OPEN_FILES`."""
-        return self._at(folder, lambda place: set(open_file_keys(place))).value or set()
 
     def free_bytes(self, folder: str) -> Answer[int]:
         """Bytes that may still be written to the file system of a folder."""
@@ -273,45 +254,16 @@ def ranges(text: str) -> tuple[tuple[int, int], ...] | None:
     return tuple(pairs)
 
 
-def count_in_both(one: tuple[tuple[int, int], ...], other: tuple[tuple[int, int], ...]) -> int:
-    """How many numbers are in both lists of ranges."""
-    return sum(
-        max(0, min(last, other_last) - max(first, other_first) + 1)
-        for first, last in one
-        for other_first, other_last in other
-    )
-
-
-MOST_SYSTEM_FILE_BYTES = 4 * 2**20
-"""Of a file that the kernel or the administrator writes: the longest are /proc/cpuinfo and /proc/zoneinfo."""
-MOST_MAPS_BYTES = 8 * 2**20
-"""As many mappings as the kernel allows a process by default (vm.max_map_count, 65 530), each with a usual path."""
+MOST_FILE_BYTES = 8 * 2**20
+"""Of one file: as many mappings as the kernel allows a process by default (vm.max_map_count, 65 530), each with a usual
+path. The longest files of the kernel itself, /proc/cpuinfo and /proc/zoneinfo, have half of that on a large host."""
 MOST_OPEN_FILES = 10_000
 """Of one process. CUDA opens its device files when it starts, so they are among the first."""
-MOST_NAMES = 100_000
-"""In one folder."""
-_OF_A_PROCESS: Mapping[str, int] = {
-    "maps": MOST_MAPS_BYTES,
-    # A line of groups of 65 536 (NGROUPS_MAX), if the administrator gave it them.
-    "status": 2**20,
-    # A path of 4 KiB for each hierarchy, of which there are a dozen.
-    "cgroup": 2**16,
-    # Mounts are made by root, and by a user in a mount namespace of his own: a process reads that of its own.
-    "mountinfo": MOST_SYSTEM_FILE_BYTES,
-}
-_MOST_OF_A_PROCESS = 2**14
-"""Of its other files, such as cmdline, stat, statm and comm."""
-_PROCESS_FILE = re.compile(r"/proc/(?:[0-9]+|self|thread-self)/(?:task/[0-9]+/)?(.+)", re.ASCII | re.DOTALL)
-GLANCE_BYTES = 2**13
-"""A status has about 1500 bytes, or more if its user is in hundreds of groups."""
 _HOW = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """A pipe that lies where a file should be must not be waited for."""
 
 
-def most_bytes(path: str) -> int:
-    """How many bytes of a system file are read at most, by its path on the real host."""
-    match = _PROCESS_FILE.fullmatch(path)
-    return MOST_SYSTEM_FILE_BYTES if match is None else _OF_A_PROCESS.get(match[1], _MOST_OF_A_PROCESS)
+# Each of these takes a place on this machine, and raises OSError where it cannot be read.
 
 
 @contextmanager
@@ -324,11 +276,7 @@ def _opened(place: str, how: int) -> Iterator[int]:
 
 
 def read_bytes(place: str, most: int) -> tuple[bytes, bool]:
-    """The beginning of a file, at most so many bytes, and whether that is all of it.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The beginning of a file, at most so many bytes, and whether that is all of it."""
     parts, left = [], most + 1
     with _opened(place, _HOW) as descriptor:
         while left and (part := os.read(descriptor, min(left, 2**16))):
@@ -338,83 +286,29 @@ def read_bytes(place: str, most: int) -> tuple[bytes, bool]:
     return content[:most], bool(left)
 
 
-def glance(place: str) -> bytes:
-    """The beginning of a short file by one read, which is all of what the kernel writes in one piece.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with _opened(place, _HOW) as descriptor:
-        return os.read(descriptor, GLANCE_BYTES)
-
-
 def read_at(place: str, offset: int, count: int) -> bytes:
-    """So many bytes from ``offset`` on, or fewer at the file's end.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """So many bytes from ``offset`` on, or fewer at the file's end."""
     with _opened(place, _HOW) as descriptor:
         return os.pread(descriptor, count, offset)
 
 
-def list_names(place: str, most: int = MOST_NAMES) -> list[str]:
-    """Names in a folder, at most so many.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
-    with os.scandir(place) as entries:
-        return [entry.name for entry, _ in zip(entries, range(most), strict=False)]
-
-
 def read_memory(place: str, most: int) -> bytes:
-    """The beginning of a file of memory that has no name.
-
-    Raises:
-        OSError: it is another kind of file, or cannot be read.
-    """
+    """The beginning of a file of memory that has no name."""
     with _opened(place, os.O_PATH | os.O_CLOEXEC) as looked_at:  # this opens nothing yet
-        if os.fstat(looked_at).st_dev != _device_of_memory():
+        itself = f"/proc/self/fd/{looked_at}"
+        if not str(Path(itself).readlink()).startswith("/memfd:"):
             raise OSError("it is not memory without a name")
-        return read_at(f"/proc/self/fd/{looked_at}", 0, most)
-
-
-@cache
-def _device_of_memory() -> int:
-    """The device on which the kernel keeps all such files."""
-    descriptor = os.memfd_create("pinscope")
-    try:
-        return os.fstat(descriptor).st_dev
-    finally:
-        os.close(descriptor)
+        return read_at(itself, 0, most)
 
 
 def read_links(place: str, most: int = MOST_OPEN_FILES) -> dict[str, str]:
-    """Where the symbolic links in a folder point to, by name, at most so many of them.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
+    """Where the symbolic links in a folder point to, by name, at most so many of them."""
     targets: dict[str, str] = {}
     with _opened(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor, os.scandir(descriptor) as entries:
         for entry, _ in zip(entries, range(most), strict=False):
             with suppress(OSError):  # no link, or closed meanwhile
                 targets[entry.name] = os.readlink(entry.name, dir_fd=descriptor)
     return targets
-
-
-def open_file_keys(place: str) -> Iterator[FileKey]:
-    """The files that the links of a folder lead to, of the first :data:`MOST_OPEN_FILES`.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
-    with os.scandir(place) as entries:
-        for entry, _ in zip(entries, range(MOST_OPEN_FILES), strict=False):
-            with suppress(OSError):  # closed meanwhile
-                status = entry.stat()
-                yield status.st_dev, status.st_ino
 
 
 @dataclass

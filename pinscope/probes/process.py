@@ -18,7 +18,7 @@ from typing import Any
 
 from pinscope.errors import NotPossible
 from pinscope.probes.containers import memory_paths
-from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, most_bytes, whole
+from pinscope.probes.proc import HERE, Answer, Fields, Proc, all_of, whole
 from pinscope.records.run import Process
 from pinscope.text import mask_words
 
@@ -27,9 +27,10 @@ Extent = tuple[int, int]
 ObjectKey = tuple[str, int]
 """Device and inode of a mapped object."""
 
-_ZERO, _MANAGED, _CONTROL, _GPU = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
-"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first;
-driver memory has the third (measured on H100 and H200 hosts)."""
+ZERO, UVM, _CONTROL, NVIDIA = "/dev/zero (deleted)", "/dev/nvidia-uvm", "/dev/nvidiactl", "/dev/nvidia"
+"""The names of mappings that matter. The kernel gives shared anonymous memory, and so cudaHostAlloc's, the first.
+CUDA opens the second when it starts, for managed memory; NVML alone and display servers do not. Driver memory has the
+third (measured on H100 and H200 hosts)."""
 _MAPPING = re.compile(
     # start, end, access, offset, device and inode of a shared mapping
     r"([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([r-][w-])[x-]s ([0-9a-f]{1,16}) "
@@ -40,7 +41,7 @@ _ALLOCATORS = {"PyTorch": "/libc10_cuda.so", "CuPy": "/cupy/cuda/pinned_memory."
 """Library with an allocator that keeps pinned memory → a file of it that is mapped where it is loaded."""
 PYTHON = re.compile(r"/(?:lib)?python(\d)\.(\d+)[a-z]*(?:\.so[.\d]*)?(?: \(deleted\))?$", re.ASCII | re.MULTILINE)
 """An interpreter's file, or that of its library."""
-_GPU_FILE = re.compile(rf"{_GPU}([0-9]{{1,4}})", re.ASCII)
+_GPU_FILE = re.compile(rf"{NVIDIA}([0-9]{{1,4}})", re.ASCII)
 _RESERVED = re.compile(r"[0-9a-f]{1,16}-([0-9a-f]{1,16}) ---p ", re.ASCII)
 """Address space that was set aside: its end."""
 CUDA_STEP_BYTES = 2 * 2**20
@@ -57,7 +58,7 @@ class ProcessStatus(Fields):
     def of(cls, pid: int, proc: Proc) -> ProcessStatus:
         """That of a process; empty if it has ended."""
         path = f"/proc/{pid}/status"
-        return cls(path, Answer(proc.glance(path)))
+        return cls(path, proc.read(path))
 
     def number(self, key: str) -> Answer[int]:
         """The first number beside ``key``."""
@@ -128,7 +129,7 @@ def parse_maps(text: str) -> MemoryMaps:
     for place in range(len(lines) - 1, -1, -1):  # from the highest address down: what follows a mapping is known
         line = lines[place]
         # A Python process has a thousand lines of libraries: the name is looked at first, as that is quick.
-        if (line.endswith(_ZERO) or _GPU in line) and (match := _MAPPING.match(line)) is not None:
+        if (line.endswith(ZERO) or NVIDIA in line) and (match := _MAPPING.match(line)) is not None:
             mappings.add(match, line[match.end() - 1 :], lines[place + 1] if place + 1 < len(lines) else "")
     allocators = tuple(name for name, library in _ALLOCATORS.items() if library in text)
     return mappings.maps(allocators, is_python="python" in text and PYTHON.search(text) is not None)
@@ -159,7 +160,7 @@ class _Mappings:
             rest = _RESERVED.match(above) if above.startswith(f"{end}-") else None
             self._reserved = rest is not None and int(rest[1], 16) % CUDA_STEP_BYTES == 0
         self._next = begin
-        if name == _ZERO:  # in place, as there may be thousands
+        if name == ZERO:  # in place, as there may be thousands
             start = int(offset, 16)
             key = (device, int(inode))
             if key in self._shared:
@@ -170,7 +171,7 @@ class _Mappings:
                 self._ordinary.add(key)
             elif not self._reserved and last - first > CUDA_STEP_BYTES and first % _LARGE_STEP_BYTES:
                 self._aligned.add(key)
-        elif name == _MANAGED:
+        elif name == UVM:
             self._managed += last - first
         elif name == _CONTROL and access == "rw":
             self._driver.add((first, last))
@@ -274,7 +275,7 @@ def _namespace(proc: Proc) -> str | None:
     return proc.link("/proc/self/ns/pid").value
 
 
-MOST_COMMAND_CHARACTERS = 4096
+MOST_COMMAND_BYTES, MOST_COMMAND_CHARACTERS = 2**14, 4096
 """A command line may be gigabytes long, as its process decides."""
 
 _ENGINES = (
@@ -304,7 +305,7 @@ def command_line(pid: int, proc: Proc) -> Answer[str]:
     """The command line with blanks between the words, and secrets in it masked; one that is very long is cut, and ends
     in "…"."""
     path = f"/proc/{pid}/cmdline"
-    return proc.beginning(path, most_bytes(path)).then(lambda text: _words(*text), f"{path} is empty")
+    return proc.beginning(path, MOST_COMMAND_BYTES).then(lambda text: _words(*text), f"{path} is empty")
 
 
 def _words(text: str, is_whole: bool) -> str | None:
@@ -345,13 +346,7 @@ def boot_time(proc: Proc) -> Answer[int]:
 
 
 def start_time(pid: int, ticks: Answer[int], booted: Answer[int]) -> Answer[datetime]:
-    """When a process started, to a hundredth of a second after the boot's full second.
-
-    Args:
-        pid: of the process.
-        ticks: between the boot and its start.
-        booted: from :func:`boot_time`.
-    """
+    """When a process started, so many clock ticks after :func:`boot_time`, which is known to the second."""
     return all_of(ticks, booted).then(_moment, f"/proc/{pid}/stat gives no time")
 
 
@@ -374,11 +369,7 @@ class Caller:
 
 
 class LiveCallers:
-    """The processes of this machine.
-
-    Args:
-        proc: where /proc is read.
-    """
+    """The processes of this machine."""
 
     def __init__(self, proc: Proc = HERE) -> None:
         self._proc = proc
@@ -403,11 +394,7 @@ _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end at once if it has ended already.
-
-    Args:
-        parent: process id of the starter.
-    """
+    """Have the kernel kill this process when its parent, that process id, ends; end at once if it has ended already."""
     _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -423,11 +410,8 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     """Start a process that ends with this one.
 
     SIGINT, SIGTERM and SIGHUP are held back from it until it calls :func:`install_handler`, so that none of them meets
-    a program that cannot end in order yet. One that never calls it is ended by its starter alone.
-
-    Args:
-        command: the program and its arguments.
-        options: of :class:`subprocess.Popen`.
+    a program that cannot end in order yet. One that never calls it is ended by its starter alone. ``options`` are those
+    of :class:`subprocess.Popen`.
 
     Raises:
         OSError: it cannot be started.

@@ -13,60 +13,27 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 
 from pinscope.probes.containers import read_mounts
+from pinscope.probes.host_memory import SHARED_MEMORY
 from pinscope.probes.host_report import MARK, HostReport, read_report
 from pinscope.probes.proc import HERE, MOST_OPEN_FILES, Allowance, Answer, FileKey, Proc, whole
-from pinscope.probes.process import MemoryMaps, ProcessStatus, parse_maps
+from pinscope.probes.process import NVIDIA, MemoryMaps, ProcessStatus, parse_maps
 from pinscope.records.snapshot import LeftFile
 
 LEAST_CUDA_BYTES = 2**30
 """CUDA reserves gigabytes of address space when it starts, and a forked child inherits them."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownMaps:
-    """A process's ``maps`` as read, and what it says.
-
-    To parse it takes longer than to read it. Only the same text proves that nothing changed: what ``status`` says of
-    sizes stays as it was if one buffer goes and another of its size comes.
-    """
-
-    text: str
-    maps: MemoryMaps
-
-
 LEAST_BYTES = 2**30
 """Of a file that is worth the look at every process's open files."""
 AGAIN_SECONDS = 30.0
 """So long an answer serves a series of snapshots."""
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at
 _BLOCK_BYTES = 512
 """Unit of ``st_blocks`` (stat(2))."""
 _MOST_DEPTH = 3
-
-
-@dataclass
-class LeftFiles:
-    """What a series of snapshots knows of such files.
-
-    Attributes:
-        clock: seconds.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    _files: tuple[LeftFile, ...] = ()
-    _looked_at: float | None = field(default=None, repr=False)
-
-    def look(self, proc: Proc) -> tuple[LeftFile, ...]:
-        """Large files that nobody has open, the largest first; those of the last look if it is not long ago."""
-        now = self.clock()
-        if self._looked_at is None or now - self._looked_at >= AGAIN_SECONDS:
-            self._looked_at, self._files = now, left_files(proc)
-        return self._files
 
 
 @dataclass
@@ -79,13 +46,23 @@ class Remembered:
     What opens one to pin memory maps something, too. So while the sizes stay as they were, its files need not be
     listed again.
     """
-    maps: dict[int, KnownMaps] = field(default_factory=dict)
-    """The ``maps`` of candidates."""
-    left: LeftFiles = field(default_factory=LeftFiles)
-    """Files that are memory and that no process has."""
+    maps: dict[int, tuple[str, MemoryMaps]] = field(default_factory=dict)
+    """The ``maps`` of candidates as read, and what they say. To parse one takes longer than to read it, and only the
+    same text proves that nothing changed."""
+    left: tuple[LeftFile, ...] = ()
+    """What :func:`left_files` gave last."""
+    left_at: float = -inf
+    """When that was, on the clock of :func:`time.monotonic`."""
     booted: Answer[int] = Answer.missing("the boot time has not been read")  # noqa: RUF009 - frozen
     """Boot time in seconds since 1970. The kernel derives it from the clock, so it moves when the clock is set: within
     a series, a process must not seem to be another one for that."""
+
+    def left_files(self, proc: Proc) -> tuple[LeftFile, ...]:
+        """Large files that nobody has open, the largest first; those of the last look if it is not long ago."""
+        now = time.monotonic()
+        if now - self.left_at >= AGAIN_SECONDS:
+            self.left_at, self.left = now, left_files(proc)
+        return self.left
 
 
 @dataclass
@@ -114,10 +91,6 @@ class _Scan:
                 yield pid
 
 
-UVM = "/dev/nvidia-uvm"
-"""CUDA opens it when it starts; NVML alone and display servers do not."""
-
-_NVIDIA = "/dev/nvidia"
 _NONE: Answer[frozenset[str]] = Answer(frozenset())
 _NO_TURN: Answer[frozenset[str]] = Answer.missing("a snapshot reads only so much of other processes' files")
 _TOO_MANY: Answer[frozenset[str]] = Answer.missing(f"it has more than {MOST_OPEN_FILES} open files")
@@ -154,12 +127,9 @@ class Processes:
 def read_processes(
     proc: Proc = HERE, gpu_pids: Collection[int] = (), remembered: Remembered | None = None
 ) -> Answer[Processes]:
-    """Processes with NVIDIA device files, with a place in NVML's lists, or with locked or pinned memory.
+    """Processes with NVIDIA device files, with a place in NVML's lists (``gpu_pids``), or with locked or pinned memory.
 
-    Args:
-        proc: where /proc is read.
-        gpu_pids: processes that NVML names.
-        remembered: what earlier snapshots learned; it is brought up to date.
+    What earlier snapshots ``remembered`` is brought up to date.
     """
     scan = _Scan(proc, gpu_pids, remembered or Remembered(), Allowance())
     pids = proc.pids()
@@ -224,7 +194,7 @@ def _nvidia_files(pid: int, scan: _Scan) -> Answer[frozenset[str]]:
     if links.value is None:
         return Answer(None, links.reason)
     targets = links.value.values()
-    held = frozenset(target for target in targets if target.startswith(_NVIDIA))
+    held = frozenset(target for target in targets if target.startswith(NVIDIA))
     if MARK in targets:
         scan.reports[pid] = next(name for name, target in links.value.items() if target == MARK)
     return _TOO_MANY if not held and len(links.value) >= MOST_OPEN_FILES else Answer(held)
@@ -232,25 +202,20 @@ def _nvidia_files(pid: int, scan: _Scan) -> Answer[frozenset[str]]:
 
 def _maps_of_candidates(scan: _Scan, pids: Iterable[int]) -> dict[int, Answer[MemoryMaps]]:
     maps: dict[int, Answer[MemoryMaps]] = {}
-    known: dict[int, KnownMaps] = {}
+    known: dict[int, tuple[str, MemoryMaps]] = {}
     for pid in pids:
-        path, before = f"/proc/{pid}/maps", scan.remembered.maps.get(pid)
+        path = f"/proc/{pid}/maps"
         if scan.allowance.is_spent:
             maps[pid] = Answer(None, f"{path} was not read: {_NO_TURN.reason}")
             continue
-        read = scan.proc.read(path).then(lambda text, before=before: _known(text, before), f"{path} is empty")  # type: ignore[misc]
-        maps[pid] = read.then(lambda known_maps: known_maps.maps)
-        if read.value is not None:
-            known[pid] = read.value
+        read, before = scan.proc.read(path), scan.remembered.maps.get(pid)
+        if not read.value:  # an empty one is that of a process that is about to end
+            maps[pid] = Answer.missing(read.reason or f"{path} is empty")
+            continue
+        known[pid] = before if before and before[0] == read.value else (read.value, parse_maps(read.value))
+        maps[pid] = Answer(known[pid][1])
     scan.remembered.maps = known
     return maps
-
-
-def _known(text: str, before: KnownMaps | None) -> KnownMaps | None:
-    """What maps says now. An empty one is that of a process that is about to end."""
-    if before is not None and before.text == text:
-        return before
-    return KnownMaps(text, parse_maps(text)) if text else None
 
 
 def left_files(proc: Proc) -> tuple[LeftFile, ...]:
@@ -268,7 +233,7 @@ def left_files(proc: Proc) -> tuple[LeftFile, ...]:
 
 def _large_files(proc: Proc) -> Iterator[tuple[FileKey, LeftFile]]:
     mounts = read_mounts(proc).value or ()
-    folders = {_SHARED_MEMORY, *(mount.point for mount in mounts if mount.kind == "hugetlbfs")}
+    folders = {SHARED_MEMORY, *(mount.point for mount in mounts if mount.kind == "hugetlbfs")}
     user = os.geteuid()
     for path, status in proc.below_folders(sorted(folders), _MOST_DEPTH):
         taken = status.st_blocks * _BLOCK_BYTES
@@ -286,7 +251,8 @@ def _in_use(proc: Proc, wanted: Set[FileKey]) -> set[FileKey] | None:
             return None
         maps = proc.read(f"/proc/{pid}/maps").value or ""
         held |= {key for mark, key in marks.items() if mark in maps}
-        held |= wanted & proc.open_file_keys(f"/proc/{pid}/fd")
+        folder = f"/proc/{pid}/fd"
+        held |= wanted & {proc.file_key(f"{folder}/{name}").value for name in proc.links(folder).value or ()}
         if held == wanted:
             break
     return held

@@ -58,11 +58,6 @@ def tracing_access(
     """Where tracefs is mounted, if probes can be set; else the first thing that stands in the way.
 
     Nothing is changed: to mount tracefs, for instance, is left to the host's administrator.
-
-    Args:
-        proc: where /proc and /sys are read.
-        machine: the processor, as ``uname -m`` calls it; ``None``: this one.
-        variables: of the environment.
     """
     machine = machine or os.uname().machine
     if machine not in ARCHITECTURES:
@@ -99,30 +94,18 @@ def _may_kill(release: str, variables: Mapping[str, str]) -> bool:
     return is_deadly and variables.get(RETURN_PROBES_VARIABLE) != "1"
 
 
-def remove_leftovers(folder: Path, proc: Proc = HERE) -> tuple[str, ...]:
-    """Remove the instances and events of processes that ended without removing them.
-
-    Args:
-        folder: where tracefs is mounted.
-        proc: where /proc is read.
-
-    Returns:
-        Names of what was removed.
-    """
+def remove_leftovers(folder: Path, proc: Proc = HERE) -> None:
+    """Remove the instances and events of processes that ended without removing them."""
     groups = {match["group"] for match in _DEFINED.finditer(_read(folder / "uprobe_events"))}
     instances = {path.name for path in (folder / "instances").iterdir()}
     orphans = {name for name in groups | instances if _is_orphan(name, proc)}
-    removed = []
     for name in sorted(orphans & instances):  # first: it keeps the events busy
         with suppress(OSError):  # somebody reads it; the next start removes it
             _put(folder / "instances" / name / "events/enable", "0")
             (folder / "instances" / name).rmdir()
-            removed.append(name)
     for group in sorted(orphans & groups):
         with suppress(OSError):
             _remove_group(folder, group)
-            removed.append(group)
-    return tuple(removed)
 
 
 def _is_orphan(name: str, proc: Proc) -> bool:
@@ -131,20 +114,13 @@ def _is_orphan(name: str, proc: Proc) -> bool:
 
 
 class TraceInstance:
-    """An instance of the kernel's tracing with event groups of its own.
+    """An instance of the kernel's tracing with event groups of its own; ``folder`` is where tracefs is mounted."""
 
-    Args:
-        folder: where tracefs is mounted.
-        proc: where /proc is read.
-        buffer_kib: of each processor; ``None``: as many processors allow.
-    """
-
-    def __init__(self, folder: Path, proc: Proc = HERE, buffer_kib: int | None = None) -> None:
+    def __init__(self, folder: Path, proc: Proc = HERE) -> None:
         own = (os.getpid(), start_ticks(os.getpid(), proc).value)
         self._folder = folder
         self._path = folder / "instances" / "pinscope-{}-{}".format(*own)
         self._group_stem = "pinscope_{}_{}_".format(*own)
-        self._buffer_kib = buffer_kib or _buffer_kib()
         self._groups: set[str] = set()
         self._pipe: int | None = None
         self._rest = ""
@@ -161,7 +137,7 @@ class TraceInstance:
             _put(self._path / "trace_clock", "boot")
             with suppress(OSError):  # kernels before 4.15 do not note it; /proc tells of threads that still run
                 _put(self._path / "options/record-tgid", "1")
-            _put(self._path / "buffer_size_kb", str(self._buffer_kib))
+            _put(self._path / "buffer_size_kb", str(_buffer_kib()))
             _put(self._path / "events/sched" / EXEC_EVENT / "filter", _NO_LINE_END)
             _put(self._path / "events/sched" / EXEC_EVENT / "enable", "1")
             self._pipe = os.open(self._path / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -170,14 +146,7 @@ class TraceInstance:
             raise
 
     def add_group(self, number: int, lines: Callable[[str], Iterable[str]]) -> str:
-        """Define events and switch them on, all or none.
-
-        Args:
-            number: of the group, one that is not in use.
-            lines: gives the definitions for a group of that name.
-
-        Returns:
-            The group's name.
+        """Define events in a group of an unused number and switch them on, all or none; gives the group's name.
 
         Raises:
             OSError: the kernel refuses them.

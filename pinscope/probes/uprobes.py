@@ -70,11 +70,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def definitions(group: str, place: str, offsets: Mapping[str, int], architecture: Architecture) -> Iterator[str]:
     """Lines for the kernel's ``uprobe_events``: for each function one probe on its entry and one on its return.
 
-    Args:
-        group: of the events.
-        place: the library's path, without blanks.
-        offsets: of the functions, in the file.
-        architecture: of this machine.
+    ``place`` is the library's path, without blanks; ``offsets`` are those of the functions in the file.
     """
     first, second, third = architecture.arguments
     for call, offset in offsets.items():
@@ -259,35 +255,25 @@ def _is_foreign(path: Path) -> bool:
 class LibraryUsers:
     """Finds processes whose copy of the driver's library is not followed.
 
-    A process whose address space, or the part of it that holds code of libraries, stays as large as it was has mapped
-    none, and its mappings are not read again.
-
-    Args:
-        probed: each known file, and why it is not followed; ``None`` if it is.
-        proc: where /proc is read.
+    A process whose address space holds as much code of libraries as before has mapped none, and its mappings are not
+    read again.
     """
 
     probed: Mapping[FileKey, str | None]
+    """Each known file, and why it is not followed; ``None`` if it is."""
     proc: Proc = HERE
-    _known: dict[int, tuple[str, str, str | None]] = field(default_factory=dict)
-    """By pid: size of the address space, how much of it is code, and why its copy is not followed."""
+    _known: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """By pid: how much of its address space is code, and why its copy is not followed."""
 
     def not_followed(self) -> Mapping[int, str]:
         """Why the copy is not followed that a process uses, by its pid."""
-        pids = self.proc.pids().value or ()
-        self._known = {pid: known for pid in pids if (known := self._process(pid)) is not None}
-        return {pid: reason for pid, (_, _, reason) in self._known.items() if reason is not None}
-
-    def _process(self, pid: int) -> tuple[str, str, str | None] | None:
-        before, size = self._known.get(pid), self.proc.glance(f"/proc/{pid}/statm").partition(" ")[0]
-        if before is not None and before[0] == size:
-            return before
-        if not size:  # it has ended
-            return None
-        code = ProcessStatus.of(pid, self.proc).text("VmLib").value or ""  # none: a thread of the kernel
-        if before is not None and before[1] == code:
-            return size, code, before[2]
-        return size, code, self._reason(pid) if code else None
+        known: dict[int, tuple[str, str | None]] = {}
+        for pid in self.proc.pids().value or ():
+            code, before = ProcessStatus.of(pid, self.proc).text("VmLib").value, self._known.get(pid)
+            if code is not None:  # else it has ended, or is a thread of the kernel
+                known[pid] = before if before is not None and before[0] == code else (code, self._reason(pid))
+        self._known = known
+        return {pid: reason for pid, (_, reason) in known.items() if reason is not None}
 
     def _reason(self, pid: int) -> str | None:
         for mapped in set(_MAPPED.findall(self.proc.read(f"/proc/{pid}/maps").value or "")):

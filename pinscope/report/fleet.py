@@ -28,6 +28,8 @@ FORMAT = 1
 """Version of the document; additive changes keep it."""
 MOST_ROWS = 100
 """GPUs in a table, those that are worse first; files of numbers have all."""
+FEW = 30
+"""Of fewer GPUs even a link at half width is often not told from chance (docs/fleet.md)."""
 BASELINE_GPUS = 16
 """Whose figures a baseline of the fleet has."""
 QUANTILES = ("least", "a quarter", "median", "three quarters", "most")
@@ -64,7 +66,8 @@ def verdict(fleet: Fleet) -> str:
     if len(fleet.alone) == gpus:
         return f"{of}: too few to say which is worse, {LEAST_GROUP} must be alike; compare two: pinscope compare A B."
     if not count:
-        return f"None of {of} is worse than others like it{again}."
+        few = ", as far as so few tell" if gpus < FEW else ""
+        return f"None of {of} is worse than others like it{few}{again}."
     worst = fleet.outliers[0]
     return (
         f"{count} of {of} {'is' if count == 1 else 'are'} worse than others like them, "
@@ -85,17 +88,16 @@ def outlier_table(fleet: Fleet, label: str | None = None) -> Table:
 
 
 def gpu_table(fleet: Fleet, label: str | None = None) -> Table:
-    """One row a GPU, those that are worse first."""
-    order = sorted(range(len(fleet.gpus)), key=lambda place: (place not in fleet.states, place))
-    first, labels = fleet.firsts[0], [label] if label else []
+    """One row a GPU, the worst first, with the figure in which most are out."""
+    first, labels = fleet.most_out[0], [label] if label else []
     rows = list[list[str | float | None]]()
-    for place in order[:MOST_ROWS]:
+    for place in fleet.order[:MOST_ROWS]:
         gpu, state, value = fleet.gpus[place], STATES[fleet.states.get(place, "")], float(fleet.values[place, first])
         rows.append([gpu.words, *map(gpu.label, labels), gpu.group + 1, len(gpu.runs), state])
         rows[-1] += [value if math.isfinite(value) else None, gpu.runs[0]]
     columns = {"GPU": "text", **dict.fromkeys(labels, "text"), "group": "count", "runs": "count", "judged": "text"}
     columns |= {fleet.figures[first].full_words: fleet.figures[first].value.unit, "newest run": "text"}
-    left = max(len(order) - MOST_ROWS, 0)
+    left = max(len(fleet.gpus) - MOST_ROWS, 0)
     groups = "; ".join(f"{number}: {words}" for number, words in enumerate(fleet.groups[:4], start=1))
     note = f"Groups of like hardware: {groups}." + (f" {left:,} more are in the CSV file." if left else "")
     return table("GPUs", columns, rows, note=note)

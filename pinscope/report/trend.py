@@ -56,11 +56,14 @@ def trend_of(store: Store, experiment: str, figure: str | None = None, like: str
     )
 
 
-def series(store: Store, experiment: str | None = None, recordings: bool = False) -> dict[str, list[list[Run]]]:
+def series(
+    store: Store, experiment: str | None = None, recordings: bool = False, most: int | None = None
+) -> dict[str, list[list[Run]]]:
     """Experiment → the series of finished runs, each from its oldest run on; the series with the newest run first,
-    those of this machine before others. Recordings are left out, unless they are asked for."""
+    those of this machine before others. Recordings are left out, unless they are asked for; ``most``: as of the store's
+    own."""
     known = {reader.name for reader in readers()}
-    there = store.each_run(experiment=experiment, status="done", recordings=recordings)
+    there = store.each_run(experiment=experiment, status="done", recordings=recordings, most=most)
     runs = sorted((run for run in there if run.experiment in known), key=lambda run: (run.created_at, run.id))
     alike = list(grouped(runs, lambda run: str(series_key(run))).values())
     alike.sort(key=lambda some: some[-1].created_at, reverse=True)

@@ -24,8 +24,7 @@ from pinscope.isolation import bare_command, command
 from pinscope.probes.environment import Extra, install_command
 from pinscope.probes.gpu import Nvml
 from pinscope.probes.proc import HERE, Proc
-from pinscope.probes.process import ending_with_this
-from pinscope.probes.process_scan import UVM
+from pinscope.probes.process import UVM, ending_with_this
 from pinscope.records.trace_row import ChildKind, TraceRow
 from pinscope.store.recordings import recorded_answer
 from pinscope.tracing.descendants import NOT_STARTED, variables

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 if TYPE_CHECKING:  # the command line's help waits for this module
     from pinscope.records.run import Origin, Run, Status
 
+NEWEST = 2000
+"""Runs that a page looks at: a store may hold a million, and reading 60,000 takes 11 s."""
 COLUMNS = ("experiment", "lab", "status")
 """What the database itself can choose by."""
 _WORD = re.compile(r"(?:(?P<last>latest|@(?:-(?P<back>[0-9]{1,6}))?)|baseline)(?::(?P<experiment>\w{1,100}))?")
@@ -35,6 +37,8 @@ class Wanted(TypedDict, total=False):
     """Starred, or not."""
     recordings: bool
     """Also those that ship with PinScope, as without it."""
+    most: int | None
+    """Of the store's own no more than so many are looked at, the newest."""
 
 
 def fits(run: Run, wanted: Wanted) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -185,6 +186,13 @@ _SILENT = logging.NullHandler()
 """SQLAlchemy's pool would print a traceback of what it also raises, where nobody has set up logging."""
 
 
+def _binary_cursor(connection: Any, **options: Any) -> Any:
+    """What the server sends as it stands there: bytes written as text take twice as long."""
+    cursor = import_module("psycopg").Cursor(connection, **options)
+    cursor.format = 1
+    return cursor
+
+
 def default_url() -> str:
     """Where runs are kept unless something else is asked for: ``PINSCOPE_DATABASE``, or a file of the user's own.
 
@@ -309,6 +317,8 @@ class Database:
             given = self._url.query
             # Else psycopg takes the server's, and from one that has none (SQL_ASCII) gives bytes for text.
             arguments: dict[str, Any] = {} if "client_encoding" in given else {"client_encoding": "utf8"}
+            if self._url.get_driver_name() == "psycopg":
+                arguments["cursor_factory"] = _binary_cursor
             if "connect_timeout" not in given:
                 arguments |= {"connect_timeout": CONNECT_SECONDS, **_NOTICE_A_CUT_LINE}
             options["connect_args"] = arguments

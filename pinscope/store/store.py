@@ -483,7 +483,7 @@ class Store(Database):
                 query = query.where(tables.RUNS.c[field] == value)
         with self.reading() as connection:
             stored = self._stored_of(connection, [run.id for run in recorded_runs()]) if recordings else set()
-        ids = self._ids(query)
+        ids = islice(self._ids(query), wanted.get("most"))
         groups = iter(lambda: list(islice(ids, _RUNS_AT_ONCE)), [])
         own = chain.from_iterable(map(self._read_runs, groups))
         shipped = (run for run in recorded_runs() if run.id not in stored) if recordings else ()

@@ -8,8 +8,5 @@ from pinscope.probes.proc import Answer, Proc
 class OneDoor(Proc):
     """Every text goes through ``read``: who overrides that has overridden all."""
 
-    def glance(self, path: str) -> str:
-        return self.read(path).value or ""
-
     def beginning(self, path: str, most: int) -> Answer[tuple[str, bool]]:
         return self.read(path).then(lambda text: (text[:most], len(text) <= most), "")

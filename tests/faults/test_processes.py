@@ -26,7 +26,7 @@ from pinscope.live.sampler import History
 from pinscope.live.series import changes, sample_of
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import SnapshotCollector
-from pinscope.probes.proc import MOST_MAPS_BYTES, MOST_OPEN_FILES, Answer, Proc
+from pinscope.probes.proc import MOST_FILE_BYTES, MOST_OPEN_FILES, Answer, Proc
 from pinscope.probes.process_scan import Remembered
 from pinscope.records.snapshot import Holder, Snapshot
 from pinscope.report.write import render_snapshot
@@ -264,7 +264,7 @@ def _is_whole(holder: Holder | None, seen: Snapshot) -> bool:
     ("kind", "amount", "is_said"),
     [
         ("command", 3 * 2**30, _is_cut),
-        ("maps", 2 * MOST_MAPS_BYTES // 4096 + 1000, _has_no_figure),
+        ("maps", 2 * MOST_FILE_BYTES // 4096 + 1000, _has_no_figure),
         ("pieces", 20_000, _is_whole),
         ("files", MOST_OPEN_FILES + 1000, _is_skipped),
     ],

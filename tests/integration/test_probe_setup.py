@@ -47,8 +47,10 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_events_that_came_too_fast_are_counted_as_lost(library: Path) -> None:
-    with Tracker(libraries=[library], read_seconds=3600.0, buffer_kib=8) as tracker, Program(library) as program:
+def test_events_that_came_too_fast_are_counted_as_lost(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pinscope.live.tracker.READ_SECONDS", 3600.0)
+    monkeypatch.setattr("pinscope.probes.tracefs._buffer_kib", lambda: 8)
+    with Tracker(libraries=[library]) as tracker, Program(library) as program:
         program.does("register", program.does("map", MIB), MIB, 0)
         program.does("pairs", 5000)
         registrations = tracker.registered()

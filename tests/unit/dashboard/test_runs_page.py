@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
 from pinscope.dashboard.pages import RUNS
@@ -14,6 +16,7 @@ from pinscope.experiments.registry import GONE
 from pinscope.probes.process import current_process
 from pinscope.records.run import Progress, Run
 from pinscope.report.facts import FIRST, open_document
+from pinscope.store import choice
 from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
 from tests.data import synthetic, synthetic_timeline
@@ -43,12 +46,23 @@ def test_runs_are_listed_newest_first_and_filtered(full_store: Store, open_page:
         app.run()
         return listed(app)
 
-    for choice, expected in (({"experiment": "overlap"}, "Overlap"), ({"lab": "host"}, "host model (no GPU)")):
-        assert (fitting := chosen(**choice))
+    for choices, expected in (({"experiment": "overlap"}, "Overlap"), ({"lab": "host"}, "host model (no GPU)")):
+        assert (fitting := chosen(**choices))
         assert all(expected in title for title in fitting)
     assert chosen(status="failed") == ["Overlap · Synthetic GPU"]
     assert chosen(status="failed", experiment="bandwidth") == []
     assert "No run fits" in said(app)
+
+
+def test_of_more_runs_than_a_page_looks_at_the_newest_are_listed(
+    store: Store, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [datetime(2026, 11, day, tzinfo=UTC) for day in (3, 1, 2)]
+    store.import_runs([(synthetic.run("bandwidth", id=f"{day:%d}-run", created_at=day), []) for day in days])
+    assert [run.id for run in store.runs(recordings=False, most=2)] == ["03-run", "02-run"]
+    shipped = len(store.runs()) - len(days)
+    monkeypatch.setattr(choice, "NEWEST", 2)
+    assert f"{shipped + 2} of {shipped + 2} runs, the newest ones: " in said(open_page(RUNS))
 
 
 def test_many_runs_come_in_pages(store: Store, open_page: Open) -> None:

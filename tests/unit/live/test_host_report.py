@@ -140,6 +140,14 @@ def test_a_series_shows_what_was_said_last() -> None:
     assert shown == [None, 4096, 8192]
 
 
+def test_a_forked_child_speaks_for_itself() -> None:
+    child = "if os.fork(): os.wait()\nelse: pinscope.report_host_memory(registered=8192)"
+    with program(f"import os\npinscope.report_host_memory(registered=4096)\n{child}") as running:
+        (pid,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
+        seen = snapshot(OnAGpu(running.pid, pid))
+    assert [of(seen, one).registered_bytes for one in (running.pid, pid)] == [4096, 8192]
+
+
 def test_neither_torch_nor_cupy_nor_pydantic_is_loaded_for_it() -> None:
     text = "import sys, pinscope; pinscope.report_host_memory(); "
     text += "print(*{'torch', 'cupy', 'pydantic', 'numpy'} & set(sys.modules))"

@@ -12,16 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinscope.probes.proc import (
-    MOST_MAPS_BYTES,
+    MOST_FILE_BYTES,
     MOST_OPEN_FILES,
-    MOST_SYSTEM_FILE_BYTES,
     Allowance,
     Answer,
     Fields,
     Proc,
-    count_in_both,
-    list_names,
-    most_bytes,
     ranges,
     read_bytes,
     read_links,
@@ -81,14 +77,14 @@ def test_links_of_a_folder_are_told_and_what_vanishes_is_left_out(tmp_path: Path
         assert proc.link(path).reason is not None
 
 
-def test_a_glance_gives_the_whole_text_or_none(tmp_path: Path) -> None:
+def test_the_whole_text_is_read_or_none(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     proc = Proc.below(tmp_path)
     for length in (0, 5, 2**16 - 1, 2**16, 2**17 + 3):  # the groups of a process may fill pages of its status
         (tmp_path / "proc/text").write_text("é" + "x" * length)
-        assert proc.glance("/proc/text") == "é" + "x" * length
+        assert proc.read("/proc/text").value == "é" + "x" * length
     for path in ("/proc/nothing", "/proc", "/proc/../x", "/proc/a\0b", "relative"):
-        assert proc.glance(path) == ""
+        assert proc.read(path).value is None
 
 
 def test_only_numbers_are_processes(tmp_path: Path) -> None:
@@ -128,11 +124,6 @@ def test_kernel_lists() -> None:
         assert ranges(text) == expected
 
 
-@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
-def test_counting_in_two_lists_is_the_size_of_the_intersection(one: set[int], other: set[int]) -> None:
-    assert count_in_both(tuple((n, n) for n in one), tuple((n, n) for n in other)) == len(one & other)
-
-
 @given(st.text())
 def test_no_text_makes_the_parsers_raise(text: str) -> None:
     fields = Fields("/proc/x", Answer(text) if text else Answer.missing("empty"))
@@ -147,7 +138,6 @@ def test_no_path_makes_the_reader_raise(path: str) -> None:
     proc = Proc.below(Path(__file__).parent)
     proc.read(path)
     proc.read(f"/proc/{path}")
-    proc.glance(f"/proc/{path}")
     proc.exists(path)
     proc.names(path)
     proc.free_bytes(f"/x/{path}")
@@ -200,14 +190,6 @@ def test_a_planted_read_is_found(tmp_path: Path, text: str) -> None:
     assert len(list(opening_calls(tmp_path / "probe.py"))) == 1
 
 
-def test_each_file_has_a_limit() -> None:
-    assert most_bytes("/proc/17/maps") == MOST_MAPS_BYTES
-    assert (
-        most_bytes("/proc/17/cmdline") == most_bytes("/proc/17/task/18/comm") == most_bytes("/proc/self/stat") == 2**14
-    )
-    assert most_bytes("/proc/meminfo") == most_bytes("/sys/fs/cgroup/memory.stat") == MOST_SYSTEM_FILE_BYTES
-
-
 def test_of_a_file_without_end_as_much_is_read_as_is_allowed(tmp_path: Path) -> None:
     with (tmp_path / "long").open("wb") as file:
         file.truncate(2**40)
@@ -225,15 +207,15 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
 def test_of_a_folder_without_end_so_many_are_listed(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).symlink_to(f"/dev/{number}")
-    assert len(list_names(str(tmp_path), 7)) == len(read_links(str(tmp_path), 7)) == 7
+    assert len(read_links(str(tmp_path), 7)) == 7
     assert len(read_links(str(tmp_path))) == 20
 
 
 def test_a_file_that_is_too_long_is_missing_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "proc/7").mkdir(parents=True)
-    (tmp_path / "proc/7/cgroup").write_text("0::/" + "x" * 2**17)
-    answer = Proc.below(tmp_path).read("/proc/7/cgroup")
-    assert answer.reason == "/proc/7/cgroup is longer than the 64 KiB that are read of it"
+    (tmp_path / "proc/7/maps").write_text("x" * (MOST_FILE_BYTES + 1))
+    answer = Proc.below(tmp_path).read("/proc/7/maps")
+    assert answer.reason == "/proc/7/maps is longer than the 8 MiB that are read of it"
 
 
 def test_what_nvml_names_comes_first_while_there_is_processor_time(

@@ -17,7 +17,6 @@ from pinscope.probes.proc import HERE, Answer, Proc
 from pinscope.probes.process_scan import (
     AGAIN_SECONDS,
     LEAST_CUDA_BYTES,
-    LeftFiles,
     Processes,
     Remembered,
     left_files,
@@ -227,14 +226,13 @@ def test_files_of_huge_pages_count_wherever_they_are_mounted(tmp_path: Path, mon
 
 
 def test_a_series_looks_every_30_seconds(cache: Path) -> None:
-    now = [100.0]
-    known = LeftFiles(clock=lambda: now[0])
+    known = Remembered()
 
     def is_named() -> bool:
-        return str(cache) in [file.path for file in known.look(HERE)]
+        return str(cache) in [file.path for file in known.left_files(HERE)]
 
     assert is_named()
     with cache.open():
         assert is_named()
-        now[0] += AGAIN_SECONDS
+        known.left_at -= AGAIN_SECONDS
         assert not is_named()

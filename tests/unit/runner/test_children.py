@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pinscope.probes.proc import Proc
-from pinscope.probes.process_scan import UVM
+from pinscope.probes.process import UVM
 from pinscope.runner.traced_program import Children
 from pinscope.tracing.spool_folder import CHILDREN, FAILED, JOINED, STARTED, child_line
 

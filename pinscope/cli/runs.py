@@ -190,8 +190,7 @@ def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | Da
     """In that order, those that cannot be read last; the store gives the newest first."""
     if order == "newest":
         return runs
-    by = ORDERS[order]
-    return sorted(runs, key=lambda run: (1,) if isinstance(run, DamagedRun) else (0, by(run)))
+    return sorted(runs, key=lambda run: (1,) if isinstance(run, DamagedRun) else (0, ORDERS[order](run)))
 
 
 @app.command("edit", short_help="Name, tag, annotate or star a run.")

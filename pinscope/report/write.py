@@ -65,7 +65,6 @@ def write_report(path: Path, documents: Sequence[Document]) -> None:
         PathExists: there is a file of that name.
         PinScopeError: the disk is full or fails.
     """
-    path = Path(path)
     suffix = known_suffix(path)
     check_new(path)  # before the work of rendering; write_new holds it for good
     write_new(path, _pieces(documents, suffix))

@@ -50,11 +50,11 @@ class Difference:
     """Of a cell the second side over the first.
 
     Attributes:
-        ratio: of the geometric means.
+        ratio: of the geometric means; ``None`` of figures that are not positive.
         low, high: the interval of the ratio; ``None`` where nothing says how far it may be off.
     """
 
-    ratio: float
+    ratio: float | None
     low: float | None
     high: float | None
 
@@ -62,6 +62,10 @@ class Difference:
     def differs(self) -> bool:
         """Whether the interval leaves out 1."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+NO_RATIO = Difference(None, None, None)
+"""Of figures that are not positive."""
 
 
 def differences(
@@ -75,11 +79,12 @@ def differences(
     """
     if not cells:
         return []
-    logs = [[[math.log(value) for value, _ in side] for side in cell] for cell in cells]
-    apart = np.array([fmean(second) - fmean(first) for first, second in logs])
-    errors, freedom = _errors(cells, logs)
+    apart, errors, freedom = _apart(cells)
     known = np.isfinite(errors)
-    errors[known] *= _scatter(apart[known], errors[known], freedom[known])
+    single = known & (freedom == DRIFT_FREEDOM) & (errors > 0)
+    if single.sum() >= LEAST_SCATTERED:
+        off = np.abs(apart[single] - median(apart[single])) / errors[single]
+        errors[single] *= max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
     level = benjamini_hochberg(
@@ -92,30 +97,24 @@ def differences(
     ]
 
 
-def _scatter(apart: NDArray[np.float64], errors: NDArray[np.float64], freedom: NDArray[np.int_]) -> NDArray[np.float64]:
-    """How many times their errors the cells of one run a side scatter; at least 1."""
-    times, single = np.ones(len(apart)), (freedom == DRIFT_FREEDOM) & (errors > 0)
-    if single.sum() >= LEAST_SCATTERED:
-        off = np.abs(apart[single] - median(apart[single])) / errors[single]
-        times[single] = max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
-    return times
-
-
-def _errors(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], logs: Sequence[Sequence[Sequence[float]]]
-) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
-    """The standard error of each difference, and its degrees of freedom."""
-    squares = [[fmean([math.log1p(off) ** 2 for _, off in side]) for side in cell] for cell in cells]
-    said = np.sqrt([fmean(sides) for sides in squares])
-    errors, freedom = said / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
-    several = np.array([sum(map(len, sides)) > len(sides) for sides in logs])
-    if several.any():
-        some = [sides for sides, is_several in zip(logs, several, strict=True) if is_several]
-        own = np.array([sum(map(len, sides)) - len(sides) for sides in some])
-        spread = np.array([sum((at - fmean(side)) ** 2 for side in sides for at in side) for sides in some])
-        variances, freedom[several] = at_least_usual(spread / own, own)
-        errors[several] = np.sqrt(variances * [sum(1 / len(side) for side in sides) for sides in some])
-    return errors, freedom
+def _apart(
+    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int_]]:
+    """By how much the sides of each cell differ (logarithms), the standard error of that, and its degrees of freedom:
+    from what its runs say of themselves, or from how far those of a side lie apart."""
+    rows = []
+    for cell in cells:
+        logs = [[math.log(value) for value, _ in side] for side in cell]
+        first, second = map(fmean, logs)
+        said = fmean(fmean(math.log1p(off) ** 2 for _, off in side) for side in cell)
+        spread = sum((at - mean) ** 2 for side, mean in zip(logs, (first, second), strict=True) for at in side)
+        rows.append((second - first, said, spread, sum(1 / len(side) for side in cell), sum(map(len, cell)) - 2))
+    apart, said, spread, shares, own = np.array(rows).T
+    errors, freedom = np.sqrt(said) / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
+    if (several := own > 0).any():
+        variances, freedom[several] = at_least_usual(spread[several] / own[several], own[several])
+        errors[several] = np.sqrt(variances * shares[several])
+    return apart, errors, freedom
 
 
 def at_least_usual(

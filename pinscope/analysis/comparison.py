@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from statistics import fmean, geometric_mean, median
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
+from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, NO_RATIO, Difference, Sample, differences
 from pinscope.analysis.cell_tables import CellTable, cell_tables
 from pinscope.analysis.cells import NO_LABEL, Label, Value
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
@@ -449,7 +451,7 @@ def _compared(given: Sequence[_Given], false_share: float) -> Iterator[ComparedC
     sizes = Counter(map(_family, given))
     families = grouped(given, lambda item: _family(item) if sizes[_family(item)] >= LEAST_CELLS else _family(item)[:3])
     for (is_positive, *_), family in families.items():
-        seen = differences([(a, b) for _, a, b in family], false_share) if is_positive else [None] * len(family)
+        seen = differences([(a, b) for _, a, b in family], false_share) if is_positive else [NO_RATIO] * len(family)
         for (of, a, b), difference in zip(family, seen, strict=True):
             yield _compared_cell(of, _pooled(a), _pooled(b), difference)
 
@@ -460,15 +462,13 @@ def _family(given: _Given) -> tuple[Any, ...]:
     return is_positive, of.kind, of.figure, next(iter(of.texts.values()), "")
 
 
-def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference | None) -> ComparedCell:
-    """``seen``: what is known of figures above 0."""
+def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference) -> ComparedCell:
     verdict: CellVerdict = "better" if (b.value > a.value) == (of.value.better == "more") else "worse"
-    if a.value == b.value or (seen and seen.low is not None and not seen.differs):
+    if a.value == b.value or (seen.low is not None and not seen.differs):
         verdict = "same"
-    elif not (seen.differs if seen else of.value.unit in COUNTED and min(a.value, b.value) == 0):
+    elif not (seen.differs or (of.value.unit in COUNTED and min(a.value, b.value) == 0)):
         verdict = "unknown"
-    interval = vars(seen) if seen else dict.fromkeys(("ratio", "low", "high"))
-    return ComparedCell(**vars(of), a=a, b=b, **interval, verdict=verdict)
+    return ComparedCell(**vars(of), **vars(seen), a=a, b=b, verdict=verdict)
 
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:
@@ -481,12 +481,8 @@ def _pooled(samples: Sequence[Sample]) -> Pooled:
 
 # Naming what differs
 
-
-@dataclass(frozen=True)
-class _Condition:
-    name: str
-    words: str
-    holds: np.ndarray[Any, np.dtype[np.bool_]]
+Mask = NDArray[np.bool_]
+"""Of all cells, whether something holds."""
 
 
 def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
@@ -495,31 +491,29 @@ def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | Non
     Conditions are added one by one, as long as the cells that they name and those that differ have more in common
     (Jaccard index).
     """
-    differing = [cell for cell in cells if cell.verdict == verdict]
-    if not differing:
+    wanted = np.array([cell.verdict == verdict for cell in cells], bool)
+    if not wanted.any():
         return None
-    wanted = np.array([cell.verdict == verdict for cell in cells])
-    named, chosen = np.ones(len(cells), bool), list[_Condition]()
-    conditions = list(_conditions(cells))
-    while len(chosen) < MOST_CONDITIONS:
-        free = [condition for condition in conditions if condition.name not in {other.name for other in chosen}]
-        best = max(free, key=lambda condition: _alike(named & condition.holds, wanted), default=None)
-        if best is None or _alike(named & best.holds, wanted) <= _alike(named, wanted) + 1e-9:
+    named, chosen, free = np.ones(len(cells), bool), list[str](), dict(_conditions(cells))
+    while free and len(chosen) < MOST_CONDITIONS:
+        name, words = max(free, key=lambda condition: _alike(named & free[condition], wanted))
+        narrower = named & free[name, words]
+        if _alike(narrower, wanted) <= _alike(named, wanted) + 1e-9:
             break
-        named, chosen = named & best.holds, [*chosen, best]
-    if len(differing) < FEW or _alike(named, wanted) < MOSTLY:
+        named, chosen = narrower, [*chosen, words]
+        free = {condition: holds for condition, holds in free.items() if condition[0] != name}
+    if wanted.sum() < FEW or _alike(named, wanted) < MOSTLY:
         named, chosen = np.ones(len(cells), bool), []
-    inside = [cell for cell, is_named in zip(cells, named, strict=True) if is_named and cell.verdict == verdict]
-    inside.sort(key=lambda cell: cell.gain, reverse=verdict == "better")
-    return Group(verdict, [condition.words for condition in chosen], inside, int(named.sum()))
+    inside = sorted(compress(cells, named & wanted), key=lambda cell: cell.gain, reverse=verdict == "better")
+    return Group(verdict, chosen, inside, int(named.sum()))
 
 
-def _alike(first: Any, second: Any) -> float:
+def _alike(first: Mask, second: Mask) -> float:
     return float((first & second).sum() / max((first | second).sum(), 1))
 
 
-def _conditions(cells: Sequence[ComparedCell]) -> Iterator[_Condition]:
-    """What a label may be: a word, or a number from or up to one of those that there are."""
+def _conditions(cells: Sequence[ComparedCell]) -> Iterator[tuple[tuple[str, str], Mask]]:
+    """What a label may be, by its name and in words: a word, or a number from or up to one of those that there are."""
     marks = {name: mark for cell in cells for name, mark in cell.marks.items() if name in cell.texts}
     for name, mark in marks.items():
         texts = np.array([cell.texts.get(name, "") for cell in cells])
@@ -530,7 +524,7 @@ def _conditions(cells: Sequence[ComparedCell]) -> Iterator[_Condition]:
         numbers = np.array([known.get(text, math.nan) for text in texts], float) if is_number else None
         for text, label in known.items():
             words = text if mark.unit == "text" and mark.words is None else f"{mark.title} {text}"
-            yield _Condition(name, words, texts == text)
+            yield (name, words), texts == text
             if numbers is not None:
-                yield _Condition(name, f"{mark.title} from {text} on", numbers >= label)
-                yield _Condition(name, f"{mark.title} up to {text}", numbers <= label)
+                yield (name, f"{mark.title} from {text} on"), numbers >= label
+                yield (name, f"{mark.title} up to {text}"), numbers <= label

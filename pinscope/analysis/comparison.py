@@ -228,7 +228,7 @@ class Comparison:
         settings: name of a parameter → its value on each side, where they differ.
         cells: matched; all figures, what costs most first.
         alone: cells of one side only.
-        came, went: findings that all runs of one side have and none of the other.
+        findings: those that ``went`` and ``came``: all runs of one side have them, and none of the other.
     """
 
     experiment: str
@@ -238,8 +238,7 @@ class Comparison:
     settings: Mapping[str, tuple[str, str]]
     cells: Sequence[ComparedCell]
     alone: Sequence[LoneCell]
-    came: Sequence[Finding]
-    went: Sequence[Finding]
+    findings: Mapping[Literal["went", "came"], Sequence[Finding]]
 
     @cached_property
     def called(self) -> tuple[str, str]:
@@ -325,7 +324,6 @@ def compare(
         tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
     given = [given for table in tables for given in _given(table, len(a.runs))]
     compared = _compared([item for item in given if all(item[1:])], false_share)
-    first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
         experiment=runs[0].experiment,
         a=a,
@@ -338,8 +336,7 @@ def compare(
             for of, first, second in given
             if not (first and second)
         ],
-        came=tuple(_only(second, first)),
-        went=tuple(_only(first, second)),
+        findings={"went": _findings_only(a, b), "came": _findings_only(b, a)},
     )
 
 
@@ -417,11 +414,11 @@ def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
             yield name, (" | ".join(both[0]), " | ".join(both[1]))
 
 
-def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, Finding]]) -> Iterator[Finding]:
-    """Findings of all of these runs and of none of the others."""
-    for rule, finding in those[0].items():
-        if all(rule in run for run in those) and not any(rule in run for run in others):
-            yield finding
+def _findings_only(side: Side, other: Side) -> list[Finding]:
+    """Findings of all runs of a side and of none of the other."""
+    own = [{finding.rule: finding for finding in run.findings} for run in side.runs]
+    others = {finding.rule for run in other.runs for finding in run.findings}
+    return [finding for rule, finding in own[0].items() if all(rule in run for run in own) and rule not in others]
 
 
 _Given = tuple[CellFigure, Sequence[Sample], Sequence[Sample]]

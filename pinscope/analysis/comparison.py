@@ -26,7 +26,7 @@ from pinscope.analysis.cells import NO_LABEL, Label, Value
 from pinscope.analysis.machine_keys import MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
-from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS, on_lab
+from pinscope.analysis.texts import fits, on_lab
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, Finding, Run
 from pinscope.text import quoted
@@ -38,8 +38,8 @@ the ratio may be off, as of what was measured once."""
 SIGNS: Mapping[CellVerdict, str] = {"better": "▲", "worse": "▼", "same": "~", "unknown": "?"}
 """Verdict → its sign; a word always stands beside it."""
 TIMED = ("seconds", "bytes/second")
-SPEED: Mapping[CellVerdict, str] = {"better": "faster", "worse": "slower"}
-"""Words for figures of these units."""
+SPEED: Mapping[CellVerdict, str] = {"worse": "slower", "better": "faster"}
+"""What differs, and the words for it in figures of these units."""
 COUNTED = ("bytes", "count")
 """Units of what is counted, not timed: there 0 is nothing, and any more is different."""
 MOST_CONDITIONS = 3
@@ -166,7 +166,7 @@ class ComparedCell(CellFigure):
     @property
     def differs(self) -> bool:
         """Whether it is better or worse."""
-        return self.verdict in ("better", "worse")
+        return self.verdict in SPEED
 
 
 @dataclass(frozen=True)
@@ -295,8 +295,7 @@ class Comparison:
     @cached_property
     def groups(self) -> list[Group]:
         """What is worse, then what is better: each named by the labels that fit it best."""
-        verdicts: tuple[CellVerdict, ...] = ("worse", "better")
-        return [group for verdict in verdicts if (group := group_of(self.firsts, verdict))]
+        return [group for verdict in SPEED if (group := group_of(self.firsts, verdict))]
 
 
 def compare(
@@ -320,8 +319,7 @@ def compare(
     if len(labs := list(dict.fromkeys(run.lab for run in runs))) > 1:
         titles = " and ".join(LAB_TITLES[lab] for lab in labs)
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
-    if tables is None:
-        tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
+    tables = tables or cell_tables([measured.cells for side in (a, b) for measured in side.runs])
     given = [given for table in tables for given in _given(table, len(a.runs))]
     compared = _compared([item for item in given if all(item[1:])], false_share)
     return Comparison(
@@ -353,7 +351,7 @@ def verdict(comparison: Comparison) -> str:
             brief,
         ]
         sentences = [f"{name} is {words}." for words in (sayings[:2] if first.conditions or not others else sayings)]
-        sentence = next(filter(_fits, sentences), sentences[-1])
+        sentence = next(filter(fits, sentences), sentences[-1])
     elif not comparison.cells:
         sentence = "No cell is on both sides: nothing can be compared."
     elif comparison.tellable is None:
@@ -388,10 +386,6 @@ def _name(run: Run) -> str | None:
 def _gpu(run: Run) -> str | None:
     """``H100`` of an ``NVIDIA H100 80GB HBM3``."""
     return re.sub(r"^NVIDIA | \d+GB\b.*", "", run.gpu.name) if run.gpu else None
-
-
-def _fits(sentence: str) -> bool:
-    return len(sentence) <= MOST_CHARACTERS and len(sentence.split()) <= MOST_WORDS
 
 
 def change_words(change: float) -> str:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 from pydantic import ValidationError
 
-from pinscope.analysis.check import Baseline, Checked, Regression, regression_words
+from pinscope.analysis.check import Baseline, Checked, KeptRuns, Regression, regression_words
 from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Side, change_words, compare
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
@@ -293,19 +293,15 @@ def render(compared: Compared, suffix: str) -> bytes:
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
     """Write it to a file that is not there yet, a cell a line: so that version control shows which one changed."""
-    write_new(path, (part.encode() for part in _parts(baseline)))
+    experiments = ",\n".join(map(_kept_text, baseline.experiments))
+    write_new(path, [f'{{\n"format": {baseline.format},\n"experiments": [\n{experiments}\n]\n}}\n'.encode()])
 
 
-def _parts(baseline: Baseline) -> Iterator[str]:
-    yield f'{{\n"format": {baseline.format},\n"experiments": ['
-    for number, kept in enumerate(baseline.experiments):
-        document = kept.model_dump(mode="json")
-        cells = document.pop("cells")
-        head = json.dumps(document, indent=1, ensure_ascii=False)
-        yield f'{"," if number else ""}\n{head[:-2]},\n "cells": [\n'
-        yield ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in cells)
-        yield "\n ]\n}"
-    yield "\n]\n}\n"
+def _kept_text(kept: KeptRuns) -> str:
+    document = kept.model_dump(mode="json")
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in document.pop("cells"))
+    head = json.dumps(document, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n "cells": [\n{cells}\n ]\n}}'
 
 
 def read_baseline(path: Path) -> Baseline:

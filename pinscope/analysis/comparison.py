@@ -10,15 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from statistics import fmean, geometric_mean, median
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, NO_RATIO, Difference, Sample, differences
 from pinscope.analysis.cell_tables import CellTable, cell_tables
@@ -472,9 +468,6 @@ def _pooled(samples: Sequence[Sample]) -> Pooled:
 
 # Naming what differs
 
-Mask = NDArray[np.bool_]
-"""Of all cells, whether something holds."""
-
 
 def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
     """The cells of that verdict, and the conditions that fit them best; ``None`` without any.
@@ -482,10 +475,10 @@ def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | Non
     Conditions are added one by one, as long as the cells that they name and those that differ have more in common
     (Jaccard index).
     """
-    wanted = np.array([cell.verdict == verdict for cell in cells], bool)
-    if not wanted.any():
+    wanted = {place for place, cell in enumerate(cells) if cell.verdict == verdict}
+    if not wanted:
         return None
-    named, chosen, free = np.ones(len(cells), bool), list[str](), dict(_conditions(cells))
+    named, chosen, free = set(range(len(cells))), list[str](), dict(_conditions(cells))
     while free and len(chosen) < MOST_CONDITIONS:
         name, words = max(free, key=lambda condition: _alike(named & free[condition], wanted))
         narrower = named & free[name, words]
@@ -493,29 +486,30 @@ def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | Non
             break
         named, chosen = narrower, [*chosen, words]
         free = {condition: holds for condition, holds in free.items() if condition[0] != name}
-    if wanted.sum() < FEW or _alike(named, wanted) < MOSTLY:
-        named, chosen = np.ones(len(cells), bool), []
-    inside = sorted(compress(cells, named & wanted), key=lambda cell: cell.gain, reverse=verdict == "better")
-    return Group(verdict, chosen, inside, int(named.sum()))
+    if len(wanted) < FEW or _alike(named, wanted) < MOSTLY:
+        named, chosen = set(range(len(cells))), []
+    inside = [cells[place] for place in sorted(named & wanted)]
+    inside.sort(key=lambda cell: cell.gain, reverse=verdict == "better")
+    return Group(verdict, chosen, inside, len(named))
 
 
-def _alike(first: Mask, second: Mask) -> float:
-    return float((first & second).sum() / max((first | second).sum(), 1))
+def _alike(first: Set[int], second: Set[int]) -> float:
+    return len(first & second) / max(len(first | second), 1)
 
 
-def _conditions(cells: Sequence[ComparedCell]) -> Iterator[tuple[tuple[str, str], Mask]]:
-    """What a label may be, by its name and in words: a word, or a number from or up to one of those that there are."""
+def _conditions(cells: Sequence[ComparedCell]) -> Iterator[tuple[tuple[str, str], Set[int]]]:
+    """What a label may be, by its name and in words, and the places of the cells for which that holds: a word, or a
+    number from or up to one of those that there are."""
     marks = {name: mark for cell in cells for name, mark in cell.marks.items() if name in cell.texts}
     for name, mark in marks.items():
-        texts = np.array([cell.texts.get(name, "") for cell in cells])
-        known = {cell.texts[name]: cell.labels[name] for cell in cells if name in cell.texts}
+        own = {place: (cell.texts[name], cell.labels[name]) for place, cell in enumerate(cells) if name in cell.texts}
+        known = dict(own.values())
         if len(known) > MOST_VALUES:
             continue
         is_number = len(known) > 2 and not any(isinstance(label, str | bool | None) for label in known.values())
-        numbers = np.array([known.get(text, math.nan) for text in texts], float) if is_number else None
         for text, label in known.items():
             words = text if mark.unit == "text" and mark.words is None else f"{mark.title} {text}"
-            yield (name, words), texts == text
-            if numbers is not None:
-                yield (name, f"{mark.title} from {text} on"), numbers >= label
-                yield (name, f"{mark.title} up to {text}"), numbers <= label
+            yield (name, words), {place for place, (said, _) in own.items() if said == text}
+            if is_number:
+                yield (name, f"{mark.title} from {text} on"), {place for place, (_, at) in own.items() if at >= label}
+                yield (name, f"{mark.title} up to {text}"), {place for place, (_, at) in own.items() if at <= label}

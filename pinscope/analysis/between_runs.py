@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, median  # NumPy has one that imports its masked arrays
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,9 @@ _AS_NORMAL = 200
 """Degrees of freedom from which Student's distribution is taken for the normal one."""
 Sample = tuple[float, float]
 """The value of a cell in one run, greater than 0, and its ± (relative); infinite where nothing is known of it."""
+Sides = tuple[Sequence[Sample], Sequence[Sample]]
+"""Of a cell the samples of the first side and of the second, at least one each."""
+Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,11 @@ NO_RATIO = Difference(None, None, None)
 """Of figures that are not positive."""
 
 
-def differences(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], false_share: float = FALSE_SHARE
-) -> list[Difference]:
+def differences(cells: Sequence[Sides], false_share: float = FALSE_SHARE) -> list[Difference]:
     """Each cell's difference; together they are a family, of which some differ by chance.
 
     Args:
-        cells: of each the samples of the first side and of the second, at least one each.
+        cells: what was measured of each.
         false_share: in place of :data:`FALSE_SHARE`.
     """
     if not cells:
@@ -87,9 +89,8 @@ def differences(
         errors[single] *= max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
-    level = benjamini_hochberg(
-        [_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share
-    )
+    chances = [_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)]
+    level = benjamini_hochberg(chances, false_share)
     reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
     return [
         Difference(math.exp(at), *((math.exp(at - off), math.exp(at + off)) if is_known else (None, None)))
@@ -97,9 +98,7 @@ def differences(
     ]
 
 
-def _apart(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int_]]:
+def _apart(cells: Sequence[Sides]) -> tuple[Numbers, Numbers, Numbers]:
     """By how much the sides of each cell differ (logarithms), the standard error of that, and its degrees of freedom:
     from what its runs say of themselves, or from how far those of a side lie apart."""
     rows = []
@@ -117,9 +116,7 @@ def _apart(
     return apart, errors, freedom
 
 
-def at_least_usual(
-    variances: NDArray[np.float64], freedom: NDArray[np.int_]
-) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
+def at_least_usual(variances: Numbers, freedom: Numbers) -> tuple[Numbers, Numbers]:
     """Each variance between runs, of few runs not less than the family's median, and its degrees of freedom: of the
     median twice its own, no more, as a state of a run may be in all of its cells alike.
 

@@ -121,21 +121,16 @@ class CellFigure:
 
 
 @dataclass(frozen=True)
-class ComparedCell(CellFigure):
-    """A figure of a cell on both sides.
+class ComparedCell(CellFigure, Difference):
+    """A figure of a cell on both sides; its interval is as wide as the number of cells asks for.
 
     Attributes:
         a, b: the figure on each side.
-        ratio: second over first; ``None`` where one of them is 0.
-        low, high: its interval, as wide as the number of cells asks for; ``None`` where none is known.
         verdict: of the second side.
     """
 
     a: Pooled
     b: Pooled
-    ratio: float | None
-    low: float | None
-    high: float | None
     verdict: CellVerdict
 
     @property
@@ -161,7 +156,7 @@ class ComparedCell(CellFigure):
 
     @property
     def differs(self) -> bool:
-        """Whether it is better or worse."""
+        """Whether it is better or worse: also what has no interval, from nothing to something."""
         return self.verdict in SPEED
 
 

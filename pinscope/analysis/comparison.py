@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, NO_RATIO, Difference, Sample, differences
 from pinscope.analysis.cell_tables import CellTable, cell_tables
 from pinscope.analysis.cells import NO_LABEL, Label, Value
-from pinscope.analysis.machine_keys import MachineKeys, machine_keys
+from pinscope.analysis.machine_keys import MachineKey, MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
 from pinscope.analysis.texts import fits, on_lab
@@ -216,7 +216,7 @@ class Comparison:
         experiment: of all runs.
         a, b: the sides.
         machines: what differs in the machines and the software, what is the same, and what one side did not record.
-        settings: name of a parameter → its value on each side, where they differ.
+        settings: parameters of the runs that differ.
         cells: matched; all figures, what costs most first.
         alone: cells of one side only.
         findings: those that ``went`` and ``came``: all runs of one side have them, and none of the other.
@@ -226,7 +226,7 @@ class Comparison:
     a: Side
     b: Side
     machines: MachineKeys
-    settings: Mapping[str, tuple[str, str]]
+    settings: Sequence[MachineKey]
     cells: Sequence[ComparedCell]
     alone: Sequence[LoneCell]
     findings: Mapping[Literal["went", "came"], Sequence[Finding]]
@@ -318,7 +318,7 @@ def compare(
         a=a,
         b=b,
         machines=machine_keys([run.run for run in a.runs], [run.run for run in b.runs]),
-        settings=dict(_settings(a, b)),
+        settings=list(_settings(a, b)),
         cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
         alone=[
             LoneCell(**vars(of), is_new=not first, amount=_pooled(first or second).value)
@@ -392,11 +392,11 @@ def exact(value: float) -> Summary:
     return Summary(1, value, value, value, (value, value), 0.0)
 
 
-def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
+def _settings(a: Side, b: Side) -> Iterator[MachineKey]:
     for name in dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params):
         both = [dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)]
         if both[0].keys() != both[1].keys():
-            yield name, (" | ".join(both[0]), " | ".join(both[1]))
+            yield MachineKey(name, f"parameter {name}", *map(" | ".join, both))
 
 
 def _findings_only(side: Side, other: Side) -> list[Finding]:

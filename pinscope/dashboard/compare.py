@@ -105,10 +105,8 @@ def _card(comparison: Comparison, cell: ComparedCell) -> None:
     sides = ((comparison.a.name, cell.a), (comparison.b.name, cell.b))
     figures = ((name, format_measured(side.value, cell.value.unit, side.spread)) for name, side in sides)
     st.markdown("  \n".join(f"{name} **{prose(figure)}**" for name, figure in figures))
-    change = prose(" ".join(filter(None, (cell.verdict_words, format_change(cell.ratio)))))
-    st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}]")
-    if cell.interval_words:
-        st.caption(prose(cell.interval_words))
+    change = prose(f"{cell.verdict_words} {format_change(cell.ratio)}")
+    st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}] {prose(cell.interval_words)}")
 
 
 if __name__ == "__main__":

@@ -121,8 +121,7 @@ def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table
     the first by name, and how many more."""
     a, b, same = comparison.a, comparison.b, comparison.machines.same
     yield _texts("Sides", ("side", "runs"), [(side.name, _side_words(side)) for side in (a, b)])
-    different = [(key.title, key.a, key.b) for key in comparison.machines.different]
-    different += [(f"parameter {name}", *values) for name, values in comparison.settings.items()]
+    different = [(key.title, key.a, key.b) for key in (*comparison.machines.different, *comparison.settings)]
     yield _texts("What differs", ("key", a.name, b.name), different)
     named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
     unknown = len(comparison.machines.unknown)
@@ -233,7 +232,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "machine_differences": [vars(key) for key in machines.different],
         "machine_same": machines.same,
         "machine_unknown": machines.unknown,
-        "parameter_differences": comparison.settings,
+        "parameter_differences": {key.key: (key.a, key.b) for key in comparison.settings},
         "counts": {verdict: comparison.counts[verdict] for verdict in SIGNS} | dict(alone),
         "geometric_mean_gain_ratio": comparison.mean_gain,
         "groups": [

@@ -160,7 +160,10 @@ def test_findings_come_and_go_only_where_all_runs_of_a_side_have_them() -> None:
     old, new, both = (finding("note", rule, title=rule, detail="", advice="") for rule in ("old", "new", "both"))
     b = Side("B", [Measured(new_run(status="done"), [cell(1.0)], some) for some in ([new, both], [new, both, old])])
     compared = compare(side("A", cell(1.0), findings=[old, both]), b)
-    assert ([one.rule for one in compared.came], [one.rule for one in compared.went]) == (["new"], [])
+    assert {word: [one.rule for one in some] for word, some in compared.findings.items()} == {
+        "came": ["new"],
+        "went": [],
+    }
 
 
 LINK = Link(

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
-from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Quantity, Run
 from pinscope.text import first_of
 from pinscope.units import format_change, format_count, format_value
 
@@ -111,21 +110,19 @@ def steps(values: Sequence[float]) -> list[int]:
 
 
 def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[int]:
-    place = _step(values, chance / 2)
-    if place is None:
-        count = len(values)
-        windows = [
-            (start, start + length)
-            for length in (int(count / math.sqrt(2)), count // 2)
-            for start in (0, (count - length) // 2, count - length)
-        ]
-        steps = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
-        place = next((start + inside for start, inside in steps if inside is not None), None)
-    if place is None:
-        return
-    yield begin + place
-    yield from _steps(values[:place], begin, chance / 2)
-    yield from _steps(values[place:], begin + place, chance / 2)
+    count = len(values)
+    parts = [
+        (start, start + length)
+        for length in (int(count / math.sqrt(2)), count // 2)
+        for start in (0, (count - length) // 2, count - length)
+    ]
+    tried = [(start, end, chance / 2 / len(some)) for some in ([(0, count)], parts) for start, end in some]
+    found = ((start, _step(values[start:end], most)) for start, end, most in tried)
+    place = next((start + inside for start, inside in found if inside is not None), None)
+    if place is not None:
+        yield begin + place
+        yield from _steps(values[:place], begin, chance / 2)
+        yield from _steps(values[place:], begin + place, chance / 2)
 
 
 def _step(values: NDArray[np.float64], most: float) -> int | None:
@@ -156,13 +153,16 @@ def _apart(series: NDArray[np.float64]) -> NDArray[np.float64]:
 # Which runs are alike
 
 
-def series_key(run: Run) -> tuple[Any, ...]:
+def series_words(runs: Sequence[Run]) -> str:
+    """``host model (no GPU), gpu7 · 2026-10-26 to 2026-11-24``: where runs of a series were made, and when."""
+    days = f"{runs[0].created_at:%Y-%m-%d} to {runs[-1].created_at:%Y-%m-%d}"
+    return f"{LAB_TITLES[runs[0].lab]}, {runs[0].environment.host} · {days}"
+
+
+def series_key(run: Run) -> str:
     """What runs of a series have in common: machine, lab, GPU by its number, and parameters; of a trace the program."""
-    if isinstance(run, ExperimentRun):
-        same: Any = (run.device, run.params)
-    else:
-        same = run.params.get("program") if isinstance(run, TraceRun) else None
-    return run.experiment, run.lab, run.environment.machine_id, same
+    same = (run.device, run.params) if isinstance(run, ExperimentRun) else run.params.get("program")
+    return str((run.experiment, run.lab, run.environment.machine_id, same))
 
 
 # In words

@@ -19,21 +19,20 @@ MOST_LETTERS = 40
 def draw(trend: Trend) -> Chart:
     """The runs in their order, the oldest first."""
     values, figure = trend.values, trend.figure
-    spots = [
+    runs = [
         Spot(place, value, f"{run.created_at:%Y-%m-%d %H:%M}, {run.id}")
         for place, (run, value) in enumerate(zip(trend.runs, values, strict=True), start=1)
     ]
-    pane = {"Runs": Curve(_RUNS, spots)}
-    for begin, end, middle in trend.levels:
-        pane[f"Median from {begin + 1}"] = Curve(
-            _MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True
-        )
+    medians = {
+        f"Median from {begin + 1}": Curve(_MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True)
+        for begin, end, middle in trend.levels
+    }
     said = [(f"run {step.place + 1}", _step_words(step)) for step in trend.steps]
     chart = curves(
         "trend",
         figure.name,
         "Each run, the oldest first; grey: the median between steps. The axis does not begin at 0.",
-        {"": pane},
+        {"": {"Runs": Curve(_RUNS, runs), **medians}},
         scale_of(figure.name, figure.unit, max(values)),
         linear("Run, the oldest first", "Run %{x}"),
         f"{figure.name} over {len(values)} runs",
@@ -42,12 +41,11 @@ def draw(trend: Trend) -> Chart:
     # A step of some percent is seen, which an axis from 0 would hide.
     chart.figure.update_yaxes(autorange=True, rangemode="normal").update_layout(showlegend=False)
     for step in trend.steps:
-        is_late = step.place > len(values) / 2
+        side = {"xanchor": "right", "xshift": -6} if step.place > len(values) / 2 else {"xanchor": "left", "xshift": 6}
         chart.figure.add_vline(
             step.place + 0.5,
             line={"color": COLOURS["corrupted"], "dash": "dot", "width": 2},
-            annotation={"text": _step_words(step), "showarrow": False}
-            | {"xanchor": "right" if is_late else "left", "xshift": -6 if is_late else 6},
+            annotation={"text": _step_words(step), "showarrow": False, **side},
         )
     return chart
 

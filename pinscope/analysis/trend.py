@@ -70,14 +70,12 @@ class Trend:
     Attributes:
         figure: which it is.
         runs: those in which it is known; ``values``: the figure of each, in its unit.
-        others: finished runs of the experiment that are of another series: machine, lab or parameters.
         without: ids of runs of the series in which the figure is not known.
     """
 
     figure: Quantity
     runs: Sequence[Run]
     values: Sequence[float]
-    others: int = 0
     without: Sequence[str] = ()
 
     @cached_property

@@ -29,9 +29,9 @@ def trend(
     9 runs at least."""
     with Store() as store:
         runs, others = runs_like(store, experiment, like)
-        course = trend_of(store, runs, figure, others)
+        course = trend_of(store, runs, figure)
     if as_json:
-        print_json(trend_document(course))
+        print_json(trend_document(course, others))
         return
     values, columns = course.values, terminal_columns() or UNKNOWN_COLUMNS
     print_line(f"{course.figure.name} · {series_words(course.runs)}")

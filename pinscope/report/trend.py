@@ -51,14 +51,13 @@ def runs_like(store: Store, experiment: str, like: str | None = None) -> tuple[l
     return alike, sum(map(len, known)) - len(alike)
 
 
-def trend_of(store: Store, runs: Sequence[Run], figure: str | None = None, others: int = 0) -> Trend:
+def trend_of(store: Store, runs: Sequence[Run], figure: str | None = None) -> Trend:
     """A figure over the runs of a series.
 
     Args:
         store: has the runs.
         runs: the oldest first.
         figure: key of the figure in the headline; without it the first.
-        others: finished runs of the experiment that are of other series.
 
     Raises:
         BadInput: no run with that figure.
@@ -72,7 +71,7 @@ def trend_of(store: Store, runs: Sequence[Run], figure: str | None = None, other
     if not known:
         raise BadInput(f"{newest.name}: not known in any run of this series ({newest.reason or 'no number'})")
     without = [run.id for run in runs if run.id not in known]
-    return Trend(newest, [run for run in runs if run.id in known], list(known.values()), others, without)
+    return Trend(newest, [run for run in runs if run.id in known], list(known.values()), without)
 
 
 def figures(store: Store, run: Run) -> dict[str, Quantity]:
@@ -89,8 +88,11 @@ def _figure(store: Store, run: Run, key: str | None) -> Quantity | None:
     return known.get(key or next(iter(known), ""))
 
 
-def trend_document(trend: Trend) -> dict[str, Any]:
-    """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys."""
+def trend_document(trend: Trend, others: int) -> dict[str, Any]:
+    """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys.
+
+    ``others``: finished runs of the experiment that are of another series: machine, lab or parameters.
+    """
     first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
@@ -106,6 +108,6 @@ def trend_document(trend: Trend) -> dict[str, Any]:
             {**vars(step), "run": step.run.id, "ratio": step.ratio, "changed": [vars(key) for key in step.changed]}
             for step in trend.steps
         ],
-        "other_runs": trend.others,
+        "other_runs": others,
         "without_figure": trend.without,
     }

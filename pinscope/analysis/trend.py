@@ -62,6 +62,11 @@ class Step:
         """After over before; ``None`` where that says nothing."""
         return self.after / self.before if self.before > 0 and self.after > 0 else None
 
+    @property
+    def change(self) -> str:
+        """``-18.1 %``, or that there is a step."""
+        return format_change(self.ratio) if self.ratio else "a step"
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -168,11 +173,10 @@ def series_key(run: Run) -> str:
 
 def step_words(step: Step, unit: str) -> str:
     """``-18 % since run 20261120-… (2026-11-20): 55.0 GB/s → 45.1 GB/s; changed there: driver 580 → 590``."""
-    change = f"{format_change(step.ratio)} " if step.ratio else ""
     values = f"{format_value(step.before, unit)} → {format_value(step.after, unit)}"
     keys = key_words(step.changed)
     changed = f"changed there: {keys}" if keys else "nothing that was recorded of the machine changed there"
-    return f"{change}from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
+    return f"{step.change} from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
 
 
 def verdict(trend: Trend) -> str:

@@ -1,19 +1,15 @@
-"""A figure over runs, drawn: each run, the median between steps, and what changed in the machine where it steps."""
+"""A figure over runs, drawn: each run, the median between steps, and by how much it steps."""
 
 from __future__ import annotations
 
 from pinscope.analysis.cells import LineStyle
-from pinscope.analysis.machine_keys import key_words
-from pinscope.analysis.trend import Step, Trend
+from pinscope.analysis.trend import Trend
 from pinscope.charts.marks import Chart
 from pinscope.charts.plot import Curve, Spot, curves, linear, scale_of
 from pinscope.charts.theme import COLOURS
-from pinscope.text import shortened
-from pinscope.units import format_change, format_value
+from pinscope.units import format_value
 
 _RUNS, _MEDIAN = LineStyle("copy"), LineStyle("reference")
-MOST_LETTERS = 40
-"""Of the words beside a step, which a phone has room for; the page has them whole."""
 
 
 def draw(trend: Trend) -> Chart:
@@ -27,7 +23,7 @@ def draw(trend: Trend) -> Chart:
         f"Median from {begin + 1}": Curve(_MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True)
         for begin, end, middle in trend.levels
     }
-    said = [(f"run {step.place + 1}", _step_words(step)) for step in trend.steps]
+    said = [(f"run {step.place + 1}", step.change) for step in trend.steps]
     chart = curves(
         "trend",
         figure.name,
@@ -45,11 +41,6 @@ def draw(trend: Trend) -> Chart:
         chart.figure.add_vline(
             step.place + 0.5,
             line={"color": COLOURS["corrupted"], "dash": "dot", "width": 2},
-            annotation={"text": _step_words(step), "showarrow": False, **side},
+            annotation={"text": step.change, "showarrow": False, **side},
         )
     return chart
-
-
-def _step_words(step: Step) -> str:
-    words = " · ".join(filter(None, (format_change(step.ratio) if step.ratio else "step", key_words(step.changed))))
-    return shortened(words, MOST_LETTERS)

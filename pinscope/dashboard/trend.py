@@ -58,13 +58,10 @@ def _choose(label: str, titles: Mapping[str, str], name: str, width: int) -> str
     def follow() -> None:
         st.query_params[name] = st.session_state[key]
 
-    def title(choice: str) -> str:
-        return titles.get(choice, choice)
-
     st.session_state[key] = link if link in titles else next(iter(titles))
-    st.selectbox(label, list(titles), key=key, width=width, format_func=title, on_change=follow)
-    follow()
-    return str(st.query_params[name])
+    chosen = st.selectbox(label, list(titles), key=key, width=width, format_func=titles.__getitem__, on_change=follow)
+    st.query_params[name] = chosen
+    return chosen
 
 
 def _titles(alike: Sequence[Sequence[Run]]) -> dict[str, str]:

@@ -53,6 +53,7 @@ class _Check(TyperGroup):
 
 
 app = group("Write a baseline of this machine, and check against it: pinscope check FILE.", _Check)
+Names = Annotated[list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")]
 File = Annotated[Path, argument("FILE", "The baseline, a JSON file.")]
 Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; a check may make 3 N more.")]
@@ -63,9 +64,7 @@ Trace = Annotated[str | None, option("COMMAND", "Trace this Python program, such
 @app.command("write", short_help="Make a baseline from several runs on this machine.")
 def write(
     file: File,
-    experiments: Annotated[
-        list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")
-    ] = None,
+    experiments: Names = None,
     count: Count = BASELINE_RUNS,
     runs: Runs = None,
     trace: Trace = None,

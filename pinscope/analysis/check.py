@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from pinscope.analysis.between_runs import Sample, students
-from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables, short
 from pinscope.analysis.cells import NO_LABEL
 from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, Side, compare
 from pinscope.analysis.machine_keys import machine_keys
@@ -31,8 +31,6 @@ from pinscope.units import format_value
 
 FORMAT = 1
 """Version of the file; additive changes keep it."""
-DIGITS = 6
-"""Of a figure in the file."""
 SUSPECT_SHARE = 0.5
 """Of what is measured again, as many are expected to have fallen out by chance: nothing is blamed for it yet, and what
 does not fall out is not looked at again."""
@@ -135,8 +133,8 @@ def _kept_cell(table: CellTable, key: CellKey) -> KeptCell:
 def _kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure:
     values = [sample[0] for sample in samples if sample]
     middle = median(values)
-    spread = _short((max(values) - min(values)) / abs(middle)) if middle else 0.0
-    return KeptFigure(median=_short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
+    spread = short((max(values) - min(values)) / abs(middle)) if middle else 0.0
+    return KeptFigure(median=short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
 
 
 def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
@@ -144,11 +142,7 @@ def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
     if sample is None or not sample[1]:
         return sample
     value, off = sample
-    return _short(value), _short(off) if math.isfinite(off) else None
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return short(value), short(off) if math.isfinite(off) else None
 
 
 def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:

@@ -103,6 +103,11 @@ def test_a_choice_that_leaves_nothing_is_refused(host: Host, kept: KeptRuns) -> 
         check(kept, runs(host), only=parse_only(["memory=none"]))
 
 
+def test_a_baseline_without_a_cell_of_the_runs_is_refused(host: Host, kept: KeptRuns) -> None:
+    with pytest.raises(BadInput, match="write the baseline anew"):
+        check(kept, [replace(run, cells=[]) for run in runs(host)], only=parse_only(["memory=pinned"]))
+
+
 @pytest.mark.parametrize("text", ["memory", "=pinned", "memory="])
 def test_a_choice_is_a_label_and_what_it_may_be(text: str) -> None:
     with pytest.raises(BadInput, match="LABEL=VALUE"):

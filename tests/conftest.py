@@ -33,6 +33,8 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from pinscope.store.store import Store
+
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
@@ -253,6 +255,38 @@ class Outliving:
 def outliving() -> Outliving:
     """Enter here what a test starts and a later test goes on using."""
     return Outliving()
+
+
+@pytest.fixture
+def url() -> str:
+    """The test's own database, which what it calls opens too."""
+    return os.environ["PINSCOPE_DATABASE"]
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    """That database, opened."""
+    from pinscope.store.store import Store
+
+    with Store(url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Path]:
+    """Where the kernel's tracing is; skips where there is none."""
+    from tests.data.fake_driver import tracing
+
+    with tracing() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for CUPTI's library."""
+    from tests.data.fake_cupti import built
+
+    return built(tmp_path_factory.mktemp("cupti"))
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,10 @@ CUPTI, the driver and PyTorch are stand-ins.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
 START = """
@@ -37,12 +35,6 @@ kept[:90_000].copy_(value[:90_000], non_blocking=True); kept[90_000:] + 1; wait(
 host = copied()
 """
 COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
-
-
-@pytest.fixture
-def _packages(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is there, too."""
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
 def rules(document: Document) -> list[str]:

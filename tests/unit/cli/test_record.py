@@ -51,9 +51,11 @@ def test_bad_input_is_one_line_and_nothing_is_kept(
 
 
 def test_no_file_is_overwritten_and_none_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = tmp_path / "mine.pinscope"
+    mine, link = tmp_path / "mine.pinscope", tmp_path / "link.pinscope"
     mine.write_text("mine")
-    assert "is there already" in refused(["--for", "10m", "-o", str(mine)], 2, capsys)
+    link.symlink_to("nowhere")
+    for there in (mine, link):
+        assert "is there already" in refused(["--for", "10m", "-o", str(there)], 2, capsys)
     assert mine.read_text() == "mine"
 
 

@@ -43,13 +43,6 @@ def all_opened(app: AppTest) -> AppTest:
     return app.run()
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """The store that the pages under test open too."""
-    with Store(os.environ["PINSCOPE_DATABASE"]) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="session")
 def overlap_rows() -> list[StoredRow]:
     """A short overlap run."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,12 +22,6 @@ from tests.unit.store.runs import environment, new_run
 
 ELSEWHERE = "pid:[1]"
 """The pid namespace of another container."""
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store() as opened:
-        yield opened
 
 
 def silent_for(seconds_ago: float) -> Progress:

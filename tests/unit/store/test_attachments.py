@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,6 @@ from tests.data.events import SCHEMA, events
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as opened:
-        yield opened
 
 
 def run_with_events(store: Store, count: int, **changes: Any) -> Run:

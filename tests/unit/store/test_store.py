@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from pinscope.store.store import Store
 from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as opened:
-        yield opened
 
 
 def in_another_process(url: str, program: str) -> subprocess.Popen[str]:

@@ -28,19 +28,10 @@ from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.proc import Answer
 from pinscope.records.environment import NumaNode
 from tests.data import synthetic
+from tests.unit.experiments.registration.test_across import TwoEngines
 
 MIB = 2**20
 SMALL = {"size": MIB, "repeats": 8, "time_limit": 0.05}
-
-
-class TwoEngines(HostModelLab):
-    """A machine on which any number may be opened, and two are shown."""
-
-    def peers(self) -> Sequence[int]:
-        return (0, 1)
-
-    def device_id_of(self, device: int) -> str:
-        return self.device_id
 
 
 def params(**overrides: object) -> TopologyParams:

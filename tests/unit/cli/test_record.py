@@ -10,18 +10,15 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
+from tests.unit.cli import test_errors
 
 
 def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
     """Its one line, after a command that must fail and keep nothing."""
-    assert main(["record", *arguments]) == code
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert errors.startswith("pinscope: ")
-    assert errors.count("\n") == 1
+    line = test_errors.refused(["record", *arguments], code, capsys)
     with Store() as store:
         assert store.runs(recordings=False) == []
-    return errors.removeprefix("pinscope: ").strip()
+    return line
 
 
 @pytest.mark.parametrize(

@@ -249,15 +249,15 @@ def sharing_child(size: int, workers: int) -> Iterator[tuple[int, list[int]]]:
 
 
 class WithDeviceFiles(Proc):
-    """This machine, with the difference that some processes hold CUDA's device files, and that much is pinned."""
+    """This machine, with the difference that these processes have CUDA's device files open, and that much is pinned."""
 
-    def __init__(self, *pids: int) -> None:
+    def __init__(self, *pids: int, pinned_bytes: int = GIB) -> None:
         super().__init__()
-        self._folders = {f"/proc/{pid}/fd" for pid in pids}
+        self._folders, self._pinned_pages = {f"/proc/{pid}/fd" for pid in pids}, pinned_bytes // 4096
 
     def read(self, path: str) -> Answer[str]:
         if path == "/proc/vmstat":
-            return Answer(f"nr_foll_pin_acquired {GIB // 4096}\nnr_foll_pin_released 0\n")
+            return Answer(f"nr_foll_pin_acquired {self._pinned_pages}\nnr_foll_pin_released 0\n")
         return super().read(path)
 
     def links(self, folder: str) -> Answer[dict[str, str]]:

@@ -17,6 +17,7 @@ from pinscope.probes.proc import Answer, Proc
 from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.synthetic_snapshot import holder as made
 from tests.data.synthetic_snapshot import snapshot as of_holders
+from tests.unit.live.test_holders import WithDeviceFiles
 
 MIB, GIB = 2**20, 2**30
 PINS = 64 * MIB
@@ -45,27 +46,15 @@ sys.modules |= {"torch": torch, "cupy": types.SimpleNamespace(get_default_pinned
 """PyTorch with 8 MiB pinned, and CuPy with 5, 3 of them in use, as they look from Python."""
 
 
-class OnAGpu(Proc):
-    """This machine with these processes alone, which have CUDA's files open, and with some memory pinned.
-
-    Those of the tests beside it may really hold pinned memory, more than is pinned here.
-    """
+class OnAGpu(WithDeviceFiles):
+    """A machine with these processes alone: those of the tests beside it may really hold pinned memory."""
 
     def __init__(self, *pids: int) -> None:
-        super().__init__()
-        self._pids, self._folders = pids, {f"/proc/{pid}/fd" for pid in pids}
+        super().__init__(*pids, pinned_bytes=PINS)
+        self._pids = pids
 
     def pids(self) -> Answer[tuple[int, ...]]:
         return Answer(self._pids)
-
-    def read(self, path: str) -> Answer[str]:
-        if path == "/proc/vmstat":
-            return Answer(f"nr_foll_pin_acquired {PINS // 4096}\nnr_foll_pin_released 0\n")
-        return super().read(path)
-
-    def links(self, folder: str) -> Answer[dict[str, str]]:
-        found = super().links(folder)
-        return Answer({**(found.value or {}), "uvm": "/dev/nvidia-uvm"}) if folder in self._folders else found
 
 
 @contextmanager

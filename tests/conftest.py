@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from pinscope.store.store import Store
+    from tests.integration.postgresql_server import PostgreSQLServer
 
 ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
@@ -282,6 +283,15 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.data.fake_cupti import built
 
     return built(tmp_path_factory.mktemp("cupti"))
+
+
+@pytest.fixture(scope="module")
+def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
+    """A real PostgreSQL server."""
+    from tests.integration.postgresql_server import started_server
+
+    with started_server(outliving) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

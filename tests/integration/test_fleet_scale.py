@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -18,9 +18,8 @@ import pytest
 from pinscope.report.fleet import read_fleet, render
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.store import Store
-from tests.conftest import Outliving
 from tests.data.synthetic_fleet import SyntheticFleet, fill, scaled_rows
-from tests.integration.postgresql_server import PostgreSQLServer, started_server
+from tests.integration.postgresql_server import PostgreSQLServer
 
 HOSTS, FAULTS = 10_000, 20
 MOST_FALSE = 2
@@ -29,12 +28,6 @@ READ_SECONDS, REPORT_SECONDS = 2.5, 1.5
 IMPORT_SECONDS = 0.012
 """Of a run of 900 rows, at most; on a core that has nothing else to do it takes 0.004."""
 Answer = TypeVar("Answer")
-
-
-@pytest.fixture(scope="module")
-def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    with started_server(outliving) as started:
-        yield started
 
 
 def measured(what: str, do: Callable[[], Answer]) -> tuple[Answer, float]:

@@ -98,19 +98,13 @@ def test_a_rebound_host_is_refused_everything(port: int) -> None:
         assert get(port, path, Host=f"evil.example:{port}").status == 400
 
 
-def test_a_rebound_host_is_refused_the_websocket(port: int) -> None:
-    assert upgrade(port, f"evil.example:{port}", Origin=f"http://evil.example:{port}") == 403
-
-
-def test_another_page_is_refused_the_websocket(port: int) -> None:
+def test_its_own_page_gets_the_websocket_and_no_other_does(port: int) -> None:
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", FORWARDED.removeprefix("http://")):
+        assert upgrade(port, host, Origin=f"http://{host}") == 101
     for origin in FOREIGN:
         assert upgrade(port, f"127.0.0.1:{port}", Origin=origin.replace("PORT", str(port))) == 403, origin
     assert upgrade(port, f"127.0.0.1:{port}") == 403
-
-
-def test_its_own_page_gets_the_websocket(port: int) -> None:
-    for host in (f"127.0.0.1:{port}", f"localhost:{port}", FORWARDED.removeprefix("http://")):
-        assert upgrade(port, host, Origin=f"http://{host}") == 101
+    assert upgrade(port, f"evil.example:{port}", Origin=f"http://evil.example:{port}") == 403  # a rebound host
 
 
 def test_a_forwarded_port_that_was_not_named_says_what_to_do(port: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.traces import Document, program, rows, traced
+from tests.integration.traces import program, rows, rules, traced
 
 START = """
 import numpy, torch; from cuda import gpu_model
@@ -35,10 +35,6 @@ kept[:90_000].copy_(value[:90_000], non_blocking=True); kept[90_000:] + 1; wait(
 host = copied()
 """
 COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
-
-
-def rules(document: Document) -> list[str]:
-    return [finding["rule"] for finding in document["run"]["findings"]]
 
 
 def lines_of(script: Path, ending: str) -> list[int]:

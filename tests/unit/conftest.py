@@ -1,14 +1,18 @@
-"""Which unit tests ``scripts/test --quick`` leaves out."""
+"""Which unit tests ``scripts/test --quick`` leaves out, and what those of several rooms share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pinscope.lab.cgroup_sandbox import find_place
+
+if TYPE_CHECKING:
+    from pinscope.lab.hostmodel import HostModelLab
 
 SLOW = (
     "analysis/test_check_campaign.py",
@@ -135,6 +139,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if number[name] % 4:
                 item.add_marker(pytest.mark.release)
             number[name] += 1
+
+
+@pytest.fixture
+def lab() -> Iterator[HostModelLab]:
+    """The host model."""
+    from pinscope.lab.hostmodel import HostModelLab
+
+    with HostModelLab() as lab:
+        yield lab
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from pinscope.probes.process import Caller, LiveCallers
 from pinscope.probes.uprobes import CALLS, Entered, Executed, Returned, TraceEvent, parse_trace
 from pinscope.records.registration import PidRegistrations, Piece, ProbedLibrary, Registrations
 from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.snapshot_checks import holder_of
 from tests.data.synthetic_gpu import busy_h200, figures
 from tests.data.synthetic_host import SyntheticHost, zero
 
@@ -317,7 +318,7 @@ def look(host: SyntheticHost, pid: int, *known: PidRegistrations, **more: Any) -
     )
     gpus = figures(host.proc, [busy_h200(50 * MIB, process_on_gpu(pid, 520 * MIB))])
     seen = snapshot(host.proc, gpus, registrations=registrations)
-    return seen, next(holder for holder in seen.holders if holder.pid == pid)
+    return seen, holder_of(seen, pid)
 
 
 def begins(bound: Any, text: str | None) -> bool:

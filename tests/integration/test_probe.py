@@ -21,6 +21,7 @@ from pinscope.live.tracker import Tracker
 from pinscope.probes.uprobes import ANOTHER_COPY
 from pinscope.records.registration import PidRegistrations
 from tests.data.fake_driver import Program, build, left_by
+from tests.data.waiting import until
 
 MIB = 2**20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -230,10 +231,7 @@ def test_of_a_program_with_another_copy_it_is_said_that_it_is_not_followed(
     with Program(build(tmp_path)) as other:
         program.does("register", program.does("map", MIB), 5000, 0)
         other.does("register", other.does("map", MIB), 6000, 0)
-        deadline = time.monotonic() + 60
-        while other.pid not in tracker.registered().not_followed:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: other.pid in tracker.registered().not_followed)
         registrations = tracker.registered()
         assert registrations.not_followed[other.pid] == ANOTHER_COPY
         assert program.pid not in registrations.not_followed

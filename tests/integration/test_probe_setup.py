@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,23 +16,15 @@ from pinscope.live.source import LiveSource, snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.tracefs import TraceInstance
 from tests.data.fake_driver import LIBRARY, Program, build, left_by
+from tests.data.waiting import until
 
 MIB = 2**20
-PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
 def _leaves_no_probe_behind(kernel: Path) -> Iterator[None]:
     yield
     assert left_by(os.getpid(), kernel) == set()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that the tracker must find out by looking."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_events_that_came_too_fast_are_counted_as_lost(driver: Path) -> None:
@@ -137,7 +128,7 @@ def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
 
     def follow(*arguments: object) -> object:
         hangs.set()
-        goes_on.wait(2 * PATIENCE_SECONDS)
+        goes_on.wait(120)
         raise OSError(5, "Input/output error")
 
     tracker = Tracker(libraries=[driver])
@@ -146,7 +137,7 @@ def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
     monkeypatch.setattr("pinscope.live.tracker.STOP_SECONDS", 0.1)
     monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
     try:
-        assert hangs.wait(PATIENCE_SECONDS)
+        assert hangs.wait(60)
         tracker.stop()
         assert left_by(os.getpid(), kernel) == set()
         assert not goes_on.is_set()

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -21,7 +20,7 @@ from pinscope.dashboard.routes import serve
 from pinscope.errors import NotPossible
 from pinscope.manual.site import Site
 from tests.conftest import Outliving
-from tests.data.waiting import free_port
+from tests.data.waiting import free_port, until
 
 ROOT = Path(__file__).parents[3]
 FORWARDED = "http://localhost:9000"
@@ -45,11 +44,7 @@ def served(command: list[str], port: int, variables: Mapping[str, str] = os.envi
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     child = subprocess.Popen(command, cwd=ROOT, env=dict(variables), text=True, **output)
     try:
-        deadline = time.monotonic() + 30
-        while not answers(port):
-            assert child.poll() is None, child.communicate()[0]
-            assert time.monotonic() < deadline, "the server did not answer in time"
-            time.sleep(0.1)
+        until(lambda: answers(port), child)
         yield child
     finally:
         child.terminate()

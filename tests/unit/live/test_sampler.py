@@ -26,19 +26,13 @@ from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder
+from tests.data.waiting import until
 
 LONG = 60.0
 PROMPT = 5.0
 HOUR = 3600.0
 MOST_BYTES_OF_A_SAMPLE = 13_000
 """16 holders that all changed and 8 GPUs: 45 MiB in an hour of one each second."""
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.002)
 
 
 # A repeater

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from pinscope.store.bundle import read_bundle
 from pinscope.store.safe_writer import FLUSH_SECONDS
 from pinscope.store.store import Store
 from tests.data.synthetic_snapshot import GIB, TAKEN_AT, holder, snapshot
+from tests.data.waiting import until
 from tests.unit.store.runs import environment
 
 
@@ -125,10 +125,8 @@ def test_each_sample_is_in_the_database_while_the_next_one_is_awaited(store: Sto
 
     def take() -> Snapshot:
         nonlocal taken
-        deadline = time.monotonic() + 20 * FLUSH_SECONDS  # time is in a hurry here, and the writer is not
-        while store.run(run.id).observations < taken:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        # Time is in a hurry here, and the writer is not.
+        until(lambda: store.run(run.id).observations >= taken, seconds=20 * FLUSH_SECONDS)
         taken += 1
         return snapshot(devices=(), holders=())
 

@@ -168,7 +168,7 @@ RELEASE = (
     "unit/live/timeline/test_charts.py::test_a_long_watch",
     "unit/probes/test_environment.py::test_no_malformed",
     "unit/python/test_opened.py::test_cells_have_units_in_their_names_and_the_figures_of_the_run_s_own_table[1",
-    "unit/report/test_code.py::test_a_finding_without",
+    "unit/report/test_readable.py::test_a_finding_without",
     "unit/report/test_readable.py::test_plotly_is",
     "unit/runner/test_queue.py::test_many_at_once",
     "unit/runner/test_suite.py::test_a_step_that_cannot",

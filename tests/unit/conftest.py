@@ -68,7 +68,6 @@ SLOW = (
     "probes/test_uprobes.py",
     "python/",
     "recordings",
-    "report/test_code.py",
     "report/test_comparison.py",
     "report/test_opened.py",
     "report/test_perfetto.py",

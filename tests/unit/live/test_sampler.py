@@ -171,14 +171,6 @@ class _Reader(FakeNvml):
         return super().memory(index)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
@@ -188,13 +180,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FastTime:
+    return FastTime(0.0)
 
 
 @pytest.fixture
-def watch(driver: Driver, clock: Clock) -> Iterator[GpuWatch]:
-    one = GpuWatch(driver.open, interval_seconds=0.01, limit_seconds=5.0, clock=clock)
+def watch(driver: Driver, clock: FastTime) -> Iterator[GpuWatch]:
+    one = GpuWatch(driver.open, interval_seconds=0.01, limit_seconds=5.0, clock=clock.clock)
     yield one
     driver.answers.set()
     one.stop()
@@ -211,7 +203,7 @@ def test_the_last_figures_are_there_at_once_with_the_rates(watch: GpuWatch, driv
 
 
 def test_a_driver_that_hangs_is_named_with_the_time_and_answers_count_again_later(
-    watch: GpuWatch, driver: Driver, clock: Clock
+    watch: GpuWatch, driver: Driver, clock: FastTime
 ) -> None:
     watch.start()
     watch.wait(LONG)

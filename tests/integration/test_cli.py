@@ -364,9 +364,15 @@ def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:
         assert process.wait(30) == 0
 
 
-def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines() -> None:
-    drawn, facts = drawn_in_a_terminal("run", "bandwidth", "--lab", "host", "--quick", *LEAST)
-    assert b"%" in drawn
+RECORD = ("record", "--for", "0.3s", "--interval", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("words", "progress"), [(("run", "bandwidth", "--lab", "host", "--quick", *LEAST), b"%"), (RECORD, b"samples")]
+)
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines(words: tuple[str, ...], progress: bytes) -> None:
+    drawn, facts = drawn_in_a_terminal(*words)
+    assert progress in drawn
     assert b"\x1b[" in drawn
     assert b"\x1b" not in facts
 

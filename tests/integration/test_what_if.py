@@ -211,7 +211,6 @@ def test_what_is_asked_for_wrongly_is_refused_in_one_line(tmp_path: Path, capfd:
     path = str(program(tmp_path, ""))
     for options, words in (
         (["--what-if", "pun"], "--what-if takes pin or wait, or with a line"),
-        (["--what-if", "pin:none.py:1"], "there is no file none.py"),
         (["--what-if", "pin", "--no-stacks"], "--what-if needs the lines that --no-stacks leaves out"),
         (["--what-if", "pin", "--for", "5s"], "--what-if compares the same work in both runs"),
     ):

@@ -71,7 +71,6 @@ def test_a_run_or_a_gpu_that_no_run_knows_is_one_clear_line(capsys: pytest.Captu
         (["--pinned", "1GiB", "--host-memory", ""], "'' is not a size"),
         ([], "give --pinned, for each process, or --pinned-total, their sum: one of the two"),
         (["--pinned", "1GiB", "--pinned-total", "8GiB"], "one of the two"),
-        (["--pinned", "700"], "pinned: 700 bytes: did you forget the unit"),
     ],
 )
 def test_bad_input_is_one_line_and_opens_no_database(

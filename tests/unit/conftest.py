@@ -69,7 +69,6 @@ SLOW = (
     "python/",
     "recordings",
     "report/test_comparison.py",
-    "report/test_opened.py",
     "report/test_perfetto.py",
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
@@ -99,15 +98,12 @@ SLOW = (
 seconds of a core or more."""
 SAMPLED = (
     "dashboard/test_pages.py::test_a_page_stands_with_an_empty_store",
-    "experiments/dataloader/test_steady_state.py::test_the_interval_holds",
     "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
     "experiments/test_registry.py",
     "experiments/test_ways_are_said_once.py",
     "recordings/test_findings.py",
     "recordings/test_partial_verdicts.py",
-    "report/test_opened.py",
     "store/test_anonymous.py::test_a_recording_can_be_given_away",
-    "store/test_private.py::test_what_was_open_is_closed",
     "store/test_read_only.py::test_on_a_read_only_file_system",
     "tracing/test_recorder.py::test_a_fault_of_ours",
     "tracing/test_recorder.py::test_what_a_signal_raises",

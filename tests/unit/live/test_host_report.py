@@ -130,7 +130,7 @@ def test_a_forked_child_speaks_for_itself() -> None:
     with program(f"import os\npinscope.report_host_memory(registered=4096)\n{child}") as running:
         (pid,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
         seen = snapshot(OnAGpu(running.pid, pid))
-    assert [of(seen, one).registered_bytes for one in (running.pid, pid)] == [4096, 8192]
+    assert [holder_of(seen, one).registered_bytes for one in (running.pid, pid)] == [4096, 8192]
 
 
 def test_neither_torch_nor_cupy_nor_pydantic_is_loaded_for_it() -> None:

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean, median  # NumPy has one that imports its masked arrays
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,9 @@ _AS_NORMAL = 200
 """Degrees of freedom from which Student's distribution is taken for the normal one."""
 Sample = tuple[float, float]
 """The value of a cell in one run, greater than 0, and its ± (relative); infinite where nothing is known of it."""
+Sides = tuple[Sequence[Sample], Sequence[Sample]]
+"""Of a cell the samples of the first side and of the second, at least one each."""
+Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,11 @@ class Difference:
     """Of a cell the second side over the first.
 
     Attributes:
-        ratio: of the geometric means.
+        ratio: of the geometric means; ``None`` of figures that are not positive.
         low, high: the interval of the ratio; ``None`` where nothing says how far it may be off.
     """
 
-    ratio: float
+    ratio: float | None
     low: float | None
     high: float | None
 
@@ -64,27 +68,29 @@ class Difference:
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
 
-def differences(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], false_share: float = FALSE_SHARE
-) -> list[Difference]:
+NO_RATIO = Difference(None, None, None)
+"""Of figures that are not positive."""
+
+
+def differences(cells: Sequence[Sides], false_share: float = FALSE_SHARE) -> list[Difference]:
     """Each cell's difference; together they are a family, of which some differ by chance.
 
     Args:
-        cells: of each the samples of the first side and of the second, at least one each.
+        cells: what was measured of each.
         false_share: in place of :data:`FALSE_SHARE`.
     """
     if not cells:
         return []
-    logs = [[[math.log(value) for value, _ in side] for side in cell] for cell in cells]
-    apart = np.array([fmean(second) - fmean(first) for first, second in logs])
-    errors, freedom = _errors(cells, logs)
+    apart, errors, freedom = _apart(cells)
     known = np.isfinite(errors)
-    errors[known] *= _scatter(apart[known], errors[known], freedom[known])
+    single = known & (freedom == DRIFT_FREEDOM) & (errors > 0)
+    if single.sum() >= LEAST_SCATTERED:
+        off = np.abs(apart[single] - median(apart[single])) / errors[single]
+        errors[single] *= max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         far = np.where(apart == 0, 0.0, np.abs(apart) / errors)
-    level = benjamini_hochberg(
-        [_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)], false_share
-    )
+    chances = [_two_sided(t, df) for t, df in zip(far[known], freedom[known], strict=True)]
+    level = benjamini_hochberg(chances, false_share)
     reach = [error * students(level, df) if error else 0.0 for error, df in zip(errors, freedom, strict=True)]
     return [
         Difference(math.exp(at), *((math.exp(at - off), math.exp(at + off)) if is_known else (None, None)))
@@ -92,35 +98,25 @@ def differences(
     ]
 
 
-def _scatter(apart: NDArray[np.float64], errors: NDArray[np.float64], freedom: NDArray[np.int_]) -> NDArray[np.float64]:
-    """How many times their errors the cells of one run a side scatter; at least 1."""
-    times, single = np.ones(len(apart)), (freedom == DRIFT_FREEDOM) & (errors > 0)
-    if single.sum() >= LEAST_SCATTERED:
-        off = np.abs(apart[single] - median(apart[single])) / errors[single]
-        times[single] = max(float(median(off)) / students(0.5, DRIFT_FREEDOM), 1.0)
-    return times
+def _apart(cells: Sequence[Sides]) -> tuple[Numbers, Numbers, Numbers]:
+    """By how much the sides of each cell differ (logarithms), the standard error of that, and its degrees of freedom:
+    from what its runs say of themselves, or from how far those of a side lie apart."""
+    rows = []
+    for cell in cells:
+        logs = [[math.log(value) for value, _ in side] for side in cell]
+        first, second = map(fmean, logs)
+        said = fmean(fmean(math.log1p(off) ** 2 for _, off in side) for side in cell)
+        spread = sum((at - mean) ** 2 for side, mean in zip(logs, (first, second), strict=True) for at in side)
+        rows.append((second - first, said, spread, sum(1 / len(side) for side in cell), sum(map(len, cell)) - 2))
+    apart, said, spread, shares, own = np.array(rows).T
+    errors, freedom = np.sqrt(said) / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
+    if (several := own > 0).any():
+        variances, freedom[several] = at_least_usual(spread[several] / own[several], own[several])
+        errors[several] = np.sqrt(variances * shares[several])
+    return apart, errors, freedom
 
 
-def _errors(
-    cells: Sequence[tuple[Sequence[Sample], Sequence[Sample]]], logs: Sequence[Sequence[Sequence[float]]]
-) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
-    """The standard error of each difference, and its degrees of freedom."""
-    squares = [[fmean([math.log1p(off) ** 2 for _, off in side]) for side in cell] for cell in cells]
-    said = np.sqrt([fmean(sides) for sides in squares])
-    errors, freedom = said / students(FALSE_SHARE, DRIFT_FREEDOM), np.full(len(cells), DRIFT_FREEDOM)
-    several = np.array([sum(map(len, sides)) > len(sides) for sides in logs])
-    if several.any():
-        some = [sides for sides, is_several in zip(logs, several, strict=True) if is_several]
-        own = np.array([sum(map(len, sides)) - len(sides) for sides in some])
-        spread = np.array([sum((at - fmean(side)) ** 2 for side in sides for at in side) for sides in some])
-        variances, freedom[several] = at_least_usual(spread / own, own)
-        errors[several] = np.sqrt(variances * [sum(1 / len(side) for side in sides) for sides in some])
-    return errors, freedom
-
-
-def at_least_usual(
-    variances: NDArray[np.float64], freedom: NDArray[np.int_]
-) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
+def at_least_usual(variances: Numbers, freedom: Numbers) -> tuple[Numbers, Numbers]:
     """Each variance between runs, of few runs not less than the family's median, and its degrees of freedom: of the
     median twice its own, no more, as a state of a run may be in all of its cells alike.
 

@@ -11,6 +11,8 @@ from pinscope.analysis.between_runs import Sample
 from pinscope.analysis.cells import Label, Value, label_text, labels_of, plain, plain_label, values_of
 from pinscope.analysis.statistics import Summary
 
+DIGITS = 6
+"""Of a figure that is kept without its rows."""
 CellKey = tuple[Any, ...]
 """The labels of a cell, plain."""
 
@@ -40,6 +42,11 @@ def cell_tables(runs: Sequence[Sequence[Any]]) -> list[CellTable]:
         runs: the cells of each run.
     """
     return [_cell_table(kind, runs) for kind in dict.fromkeys(type(cell) for cells in runs for cell in cells)]
+
+
+def short(value: float) -> float:
+    """A figure as it is kept: in a baseline, and for a fleet."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def _cell_table(kind: type, runs: Sequence[Sequence[Any]]) -> CellTable:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from pinscope.analysis.between_runs import Sample, students
-from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables
+from pinscope.analysis.cell_tables import CellKey, CellTable, cell_tables, short
 from pinscope.analysis.cells import NO_LABEL
 from pinscope.analysis.comparison import COUNTED, ComparedCell, Comparison, LoneCell, Measured, Side, compare
 from pinscope.analysis.machine_keys import machine_keys
@@ -31,8 +31,6 @@ from pinscope.units import format_value
 
 FORMAT = 1
 """Version of the file; additive changes keep it."""
-DIGITS = 6
-"""Of a figure in the file."""
 SUSPECT_SHARE = 0.5
 """Of what is measured again, as many are expected to have fallen out by chance: nothing is blamed for it yet, and what
 does not fall out is not looked at again."""
@@ -46,7 +44,6 @@ LEAST_LINE = 0.01
 POWER = 0.9
 """In so many checks a change is to show with as many runs as :func:`runs_needed` says."""
 MOST_RUNS = 1000
-_Key = tuple[Any, ...]
 Regression = ComparedCell | LoneCell
 """What is worse: a cell as it was compared, or a line that the baseline does not have."""
 Only = Mapping[str, Collection[str]]
@@ -117,27 +114,27 @@ def _kept(runs: Sequence[Measured], one_machine: bool) -> KeptRuns:
         if isinstance(run, ExperimentRun) and run.params != first.params:
             raise BadInput(f"the runs of a baseline have the same parameters, and {first.id} and {run.id} have not")
     bare = {"progress", "process", "observations", "verdict", "figure", "attachments", "notes", "recording"}
-    cells = []
-    for table in cell_tables([measured.cells for measured in runs]):
-        for key in table.texts:
-            known = [run.get(key, {}) for run in table.runs]
-            labels, figures = dict(zip(table.labels, key, strict=True)), dict[str, KeptFigure]()
-            for name, value in table.values.items():
-                if figure := _kept_figure([cell.get(name) for cell in known], value.unit):
-                    figures[name] = figure
-            cells.append(KeptCell(kind=table.kind, labels=labels, figures=figures))
+    tables = cell_tables([measured.cells for measured in runs])
+    cells = tuple(_kept_cell(table, key) for table in tables for key in table.texts)
     ids = tuple(measured.run.id for measured in runs)
-    return KeptRuns(runs=ids, run=parse_run(first.model_dump(exclude=bare)), cells=tuple(cells))
+    return KeptRuns(runs=ids, run=parse_run(first.model_dump(exclude=bare)), cells=cells)
 
 
-def _kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure | None:
-    """A figure of runs; ``None`` where none has it."""
+def _kept_cell(table: CellTable, key: CellKey) -> KeptCell:
+    known = [run.get(key, {}) for run in table.runs]
+    figures = {
+        name: _kept_figure([cell.get(name) for cell in known], value.unit)
+        for name, value in table.values.items()
+        if any(name in cell for cell in known)
+    }
+    return KeptCell(kind=table.kind, labels=dict(zip(table.labels, key, strict=True)), figures=figures)
+
+
+def _kept_figure(samples: Sequence[Sample | None], unit: str) -> KeptFigure:
     values = [sample[0] for sample in samples if sample]
-    if not values:
-        return None
     middle = median(values)
-    spread = _short((max(values) - min(values)) / abs(middle)) if middle else 0.0
-    return KeptFigure(median=_short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
+    spread = short((max(values) - min(values)) / abs(middle)) if middle else 0.0
+    return KeptFigure(median=short(middle), unit=unit, spread=spread, runs=tuple(map(_kept_sample, samples)))
 
 
 def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
@@ -145,25 +142,14 @@ def _kept_sample(sample: Sample | None) -> tuple[float, float | None] | None:
     if sample is None or not sample[1]:
         return sample
     value, off = sample
-    return _short(value), _short(off) if math.isfinite(off) else None
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return short(value), short(off) if math.isfinite(off) else None
 
 
 def _compared(kept: KeptRuns, runs: Sequence[Measured], false_share: float) -> Comparison:
-    """Runs against the baseline.
-
-    Raises:
-        BadInput: no cell of the baseline is one of the runs'.
-    """
+    """Runs against the baseline."""
     tables = [_with_baseline(table, kept) for table in cell_tables([run.cells for run in runs])]
     before = [Measured(kept.run.model_copy(update={"id": run_id}), ()) for run_id in kept.runs]
-    compared = compare(Side("baseline", before), Side("now", runs), false_share, tables)
-    if not compared.cells:
-        raise BadInput(f"no cell of {kept.run.experiment} is in the baseline and in the runs; write the baseline anew")
-    return compared
+    return compare(Side("baseline", before), Side("now", runs), false_share, tables)
 
 
 def _with_baseline(table: CellTable, kept: KeptRuns) -> CellTable:
@@ -232,43 +218,39 @@ def check(
     fallen = _fallen(_compared(kept, runs, SUSPECT_SHARE), tolerance, only)
     more = make_more(len(fallen)) if make_more and fallen else ()
     compared = _compared(kept, [*runs, *more], FALSE_SHARE)
-    alone = _by_key(_compared(kept, more, FALSE_SHARE)) if more else {}
-    blamed = [
-        worse
-        for key, worse in _fallen(compared, tolerance, only).items()
-        if key in fallen and (not more or _is_worse(alone.get(key), tolerance))
-    ]
+    again = set(fallen)
+    if more:
+        alone = _compared(kept, more, FALSE_SHARE)
+        items: list[Regression] = [*alone.cells, *alone.alone]
+        again &= {_key(item) for item in items if _is_worse(item, tolerance)}
+    blamed = [worse for key, worse in _fallen(compared, tolerance, only).items() if key in again]
     once = len(fallen) - len(blamed) if more else 0
     return Checked(compared, _chosen(compared, only), blamed, once, tolerance)
 
 
-def _is_worse(item: Regression | None, tolerance: float) -> bool:
+def _key(item: Regression) -> tuple[Any, ...]:
+    return item.figure, *item.key
+
+
+def _is_worse(item: Regression, tolerance: float) -> bool:
     """Whether a figure is worse by more than the tolerance, chance or not; a line that is new is."""
-    if not isinstance(item, ComparedCell):
-        return item is not None
-    return item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance)
+    return isinstance(item, LoneCell) or (item.gain < 1 and (item.ratio is None or abs(item.ratio - 1) > tolerance))
 
 
-def _by_key(compared: Comparison) -> dict[_Key, Regression]:
-    items: list[Regression] = [*compared.cells, *compared.alone]
-    return {(item.figure, *item.key): item for item in items}
-
-
-def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[_Key, Regression]:
+def _fallen(compared: Comparison, tolerance: float, only: Only | None) -> dict[tuple[Any, ...], Regression]:
     """What is worse by more than the tolerance; of a cell whose first figure is, that alone."""
-    shown = {id(cell) for cell in compared.shown if cell.verdict == "worse"}
     whole = compared.whole
     least = LEAST_LINE * whole.a.value if whole and whole.value.unit == "seconds" else None
 
     def has_fallen(item: Regression) -> bool:
-        if not _is_chosen(item, only):
-            return False
+        """Lines of a program only where they cost enough of its time."""
         if isinstance(item, LoneCell):
             return least is not None and item.is_new and item.value.unit == "seconds" and item.amount > least
         is_worth = not item.labels or item.value.unit != "seconds" or item.b.value - item.a.value >= (least or 0.0)
-        return id(item) in shown and is_worth and _is_worse(item, tolerance)
+        return is_worth and item.verdict == "worse" and _is_worse(item, tolerance)
 
-    return {key: item for key, item in _by_key(compared).items() if has_fallen(item)}
+    items: list[Regression] = [*compared.shown, *compared.alone]
+    return {_key(item): item for item in items if has_fallen(item) and _is_chosen(item, only)}
 
 
 def regression_words(worse: Regression) -> str:
@@ -288,27 +270,25 @@ def parse_only(texts: Sequence[str]) -> dict[str, set[str]]:
     Raises:
         BadInput: it has no ``=``.
     """
-    only: dict[str, set[str]] = {}
+    only = dict[str, set[str]]()
     for text in texts:
-        name, separator, values = text.partition("=")
-        if not (separator and name.strip() and values.strip()):
+        name, _, values = map(str.strip, text.partition("="))
+        if not (name and values):
             raise BadInput(f"--only takes LABEL=VALUE, such as memory=pinned or bytes=1MiB; not {quoted(text)}")
-        only.setdefault(name.strip(), set()).update(map(_bare, values.split(",")))
+        only.setdefault(name, set()).update(map(_bare, values.split(",")))
     return only
 
 
-def _bare(text: Any) -> str:
-    return "".join(str(text).split()).casefold()
+def _bare(text: str) -> str:
+    return "".join(text.split()).casefold()
 
 
 def _is_chosen(cell: Regression, only: Only | None) -> bool:
     """Whether a cell has the labels that are asked for; one without such a label is left out."""
-    known: dict[str, set[str]] = {
-        name: {_bare(label), _bare(cell.texts.get(name, "")), _bare(format_value(label, cell.marks[name].unit))}
-        for name, label in cell.labels.items()
-    }
-    known["figure"] = {_bare(cell.figure), _bare(cell.value.title)}
-    return all(known.get(name, set()) & set(values) for name, values in (only or {}).items())
+    known = {"figure": {cell.figure, cell.value.title}}
+    for name, label in cell.labels.items():
+        known[name] = {str(label), cell.texts.get(name, ""), format_value(label, cell.marks[name].unit)}
+    return all(set(values) & set(map(_bare, known.get(name, ()))) for name, values in (only or {}).items())
 
 
 def lacking(kept: KeptRuns, only: Only) -> list[str]:
@@ -320,7 +300,8 @@ def lacking(kept: KeptRuns, only: Only) -> list[str]:
 def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
     chosen = [cell for cell in compared.cells if _is_chosen(cell, only)]
     if not chosen:
-        raise BadInput(f"--only leaves no cell of {compared.experiment}")
+        common = f"no cell of {compared.experiment} is in the baseline and in the runs; write the baseline anew"
+        raise BadInput(f"--only leaves no cell of {compared.experiment}" if compared.cells else common)
     chosen.sort(key=lambda cell: not cell.is_first)
     return [figures[0] for figures in grouped(chosen, lambda cell: cell.key).values()]
 
@@ -331,13 +312,9 @@ def _chosen(compared: Comparison, only: Only | None) -> list[ComparedCell]:
 def deviation(kept: KeptRuns) -> float | None:
     """By how much the runs of a baseline differ: of timed figures the median standard deviation, relative; ``None`` of
     one run."""
-    samples = [
-        [math.log(sample[0]) for sample in figure.runs if sample and sample[0] > 0]
-        for cell in kept.cells
-        for figure in cell.figures.values()
-        if figure.unit not in COUNTED
-    ]
-    known = [stdev(logs) for logs in samples if len(logs) > 1]
+    figures = [figure for cell in kept.cells for figure in cell.figures.values() if figure.unit not in COUNTED]
+    logs = [[math.log(value) for value, _ in filter(None, figure.runs) if value > 0] for figure in figures]
+    known = [stdev(of_runs) for of_runs in logs if len(of_runs) > 1]
     return median(known) if known else None
 
 

@@ -10,21 +10,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, geometric_mean, median
 from typing import Any, Literal
 
-import numpy as np
-
-from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, Difference, Sample, differences
+from pinscope.analysis.between_runs import FALSE_SHARE, LEAST_CELLS, NO_RATIO, Difference, Sample, differences
 from pinscope.analysis.cell_tables import CellTable, cell_tables
 from pinscope.analysis.cells import NO_LABEL, Label, Value
-from pinscope.analysis.machine_keys import MachineKeys, machine_keys
+from pinscope.analysis.machine_keys import MachineKey, MachineKeys, machine_keys
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
-from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS, on_lab
+from pinscope.analysis.texts import fits, on_lab
 from pinscope.errors import BadInput
 from pinscope.records.run import LAB_TITLES, Finding, Run
 from pinscope.text import quoted
@@ -36,8 +34,8 @@ the ratio may be off, as of what was measured once."""
 SIGNS: Mapping[CellVerdict, str] = {"better": "▲", "worse": "▼", "same": "~", "unknown": "?"}
 """Verdict → its sign; a word always stands beside it."""
 TIMED = ("seconds", "bytes/second")
-SPEED: Mapping[CellVerdict, str] = {"better": "faster", "worse": "slower"}
-"""Words for figures of these units."""
+SPEED: Mapping[CellVerdict, str] = {"worse": "slower", "better": "faster"}
+"""What differs, and the words for it in figures of these units."""
 COUNTED = ("bytes", "count")
 """Units of what is counted, not timed: there 0 is nothing, and any more is different."""
 MOST_CONDITIONS = 3
@@ -123,21 +121,16 @@ class CellFigure:
 
 
 @dataclass(frozen=True)
-class ComparedCell(CellFigure):
-    """A figure of a cell on both sides.
+class ComparedCell(CellFigure, Difference):
+    """A figure of a cell on both sides; its interval is as wide as the number of cells asks for.
 
     Attributes:
         a, b: the figure on each side.
-        ratio: second over first; ``None`` where one of them is 0.
-        low, high: its interval, as wide as the number of cells asks for; ``None`` where none is known.
         verdict: of the second side.
     """
 
     a: Pooled
     b: Pooled
-    ratio: float | None
-    low: float | None
-    high: float | None
     verdict: CellVerdict
 
     @property
@@ -163,8 +156,8 @@ class ComparedCell(CellFigure):
 
     @property
     def differs(self) -> bool:
-        """Whether it is better or worse."""
-        return self.verdict in ("better", "worse")
+        """Whether it is better or worse: also what has no interval, from nothing to something."""
+        return self.verdict in SPEED
 
     @property
     def least_change(self) -> float:
@@ -231,21 +224,20 @@ class Comparison:
         experiment: of all runs.
         a, b: the sides.
         machines: what differs in the machines and the software, what is the same, and what one side did not record.
-        settings: name of a parameter → its value on each side, where they differ.
+        settings: parameters of the runs that differ.
         cells: matched; all figures, what costs most first.
         alone: cells of one side only.
-        came, went: findings that all runs of one side have and none of the other.
+        findings: those that ``went`` and ``came``: all runs of one side have them, and none of the other.
     """
 
     experiment: str
     a: Side
     b: Side
     machines: MachineKeys
-    settings: Mapping[str, tuple[str, str]]
+    settings: Sequence[MachineKey]
     cells: Sequence[ComparedCell]
     alone: Sequence[LoneCell]
-    came: Sequence[Finding]
-    went: Sequence[Finding]
+    findings: Mapping[Literal["went", "came"], Sequence[Finding]]
 
     @cached_property
     def called(self) -> tuple[str, str]:
@@ -302,8 +294,7 @@ class Comparison:
     @cached_property
     def groups(self) -> list[Group]:
         """What is worse, then what is better: each named by the labels that fit it best."""
-        verdicts: tuple[CellVerdict, ...] = ("worse", "better")
-        return [group for verdict in verdicts if (group := group_of(self.firsts, verdict))]
+        return [group for verdict in SPEED if (group := group_of(self.firsts, verdict))]
 
 
 def compare(
@@ -327,25 +318,22 @@ def compare(
     if len(labs := list(dict.fromkeys(run.lab for run in runs))) > 1:
         titles = " and ".join(LAB_TITLES[lab] for lab in labs)
         raise BadInput(f"{titles} cannot be compared: the host model's figures describe no GPU")
-    if tables is None:
-        tables = cell_tables([measured.cells for side in (a, b) for measured in side.runs])
+    tables = tables or cell_tables([measured.cells for side in (a, b) for measured in side.runs])
     given = [given for table in tables for given in _given(table, len(a.runs))]
     compared = _compared([item for item in given if all(item[1:])], false_share)
-    first, second = ([{finding.rule: finding for finding in run.findings} for run in side.runs] for side in (a, b))
     return Comparison(
         experiment=runs[0].experiment,
         a=a,
         b=b,
         machines=machine_keys([run.run for run in a.runs], [run.run for run in b.runs]),
-        settings=dict(_settings(a, b)),
+        settings=list(_settings(a, b)),
         cells=sorted(compared, key=lambda cell: (cell.gain, not cell.is_first)),
         alone=[
             LoneCell(**vars(of), is_new=not first, amount=_pooled(first or second).value)
             for of, first, second in given
             if not (first and second)
         ],
-        came=tuple(_only(second, first)),
-        went=tuple(_only(first, second)),
+        findings={"went": _findings_only(a, b), "came": _findings_only(b, a)},
     )
 
 
@@ -362,7 +350,7 @@ def verdict(comparison: Comparison) -> str:
             brief,
         ]
         sentences = [f"{name} is {words}." for words in (sayings[:2] if first.conditions or not others else sayings)]
-        sentence = next(filter(_fits, sentences), sentences[-1])
+        sentence = next(filter(fits, sentences), sentences[-1])
     elif not comparison.cells:
         sentence = "No cell is on both sides: nothing can be compared."
     elif comparison.tellable is None:
@@ -399,10 +387,6 @@ def _gpu(run: Run) -> str | None:
     return re.sub(r"^NVIDIA | \d+GB\b.*", "", run.gpu.name) if run.gpu else None
 
 
-def _fits(sentence: str) -> bool:
-    return len(sentence) <= MOST_CHARACTERS and len(sentence.split()) <= MOST_WORDS
-
-
 def change_words(change: float) -> str:
     """``3.0 %``, ``23 %``, or ``4.4 times`` of what is more than double."""
     if change >= 1:
@@ -416,18 +400,18 @@ def exact(value: float) -> Summary:
     return Summary(1, value, value, value, (value, value), 0.0)
 
 
-def _settings(a: Side, b: Side) -> Iterator[tuple[str, tuple[str, str]]]:
+def _settings(a: Side, b: Side) -> Iterator[MachineKey]:
     for name in dict.fromkeys(name for side in (a, b) for measured in side.runs for name in measured.run.params):
         both = [dict.fromkeys(str(measured.run.params.get(name, "–")) for measured in side.runs) for side in (a, b)]
         if both[0].keys() != both[1].keys():
-            yield name, (" | ".join(both[0]), " | ".join(both[1]))
+            yield MachineKey(name, f"parameter {name}", *map(" | ".join, both))
 
 
-def _only(those: Sequence[Mapping[str, Finding]], others: Sequence[Mapping[str, Finding]]) -> Iterator[Finding]:
-    """Findings of all of these runs and of none of the others."""
-    for rule, finding in those[0].items():
-        if all(rule in run for run in those) and not any(rule in run for run in others):
-            yield finding
+def _findings_only(side: Side, other: Side) -> list[Finding]:
+    """Findings of all runs of a side and of none of the other."""
+    own = [{finding.rule: finding for finding in run.findings} for run in side.runs]
+    others = {finding.rule for run in other.runs for finding in run.findings}
+    return [finding for rule, finding in own[0].items() if all(rule in run for run in own) and rule not in others]
 
 
 _Given = tuple[CellFigure, Sequence[Sample], Sequence[Sample]]
@@ -457,7 +441,7 @@ def _compared(given: Sequence[_Given], false_share: float) -> Iterator[ComparedC
     sizes = Counter(map(_family, given))
     families = grouped(given, lambda item: _family(item) if sizes[_family(item)] >= LEAST_CELLS else _family(item)[:3])
     for (is_positive, *_), family in families.items():
-        seen = differences([(a, b) for _, a, b in family], false_share) if is_positive else [None] * len(family)
+        seen = differences([(a, b) for _, a, b in family], false_share) if is_positive else [NO_RATIO] * len(family)
         for (of, a, b), difference in zip(family, seen, strict=True):
             yield _compared_cell(of, _pooled(a), _pooled(b), difference)
 
@@ -468,15 +452,13 @@ def _family(given: _Given) -> tuple[Any, ...]:
     return is_positive, of.kind, of.figure, next(iter(of.texts.values()), "")
 
 
-def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference | None) -> ComparedCell:
-    """``seen``: what is known of figures above 0."""
+def _compared_cell(of: CellFigure, a: Pooled, b: Pooled, seen: Difference) -> ComparedCell:
     verdict: CellVerdict = "better" if (b.value > a.value) == (of.value.better == "more") else "worse"
-    if a.value == b.value or (seen and seen.low is not None and not seen.differs):
+    if a.value == b.value or (seen.low is not None and not seen.differs):
         verdict = "same"
-    elif not (seen.differs if seen else of.value.unit in COUNTED and min(a.value, b.value) == 0):
+    elif not (seen.differs or (of.value.unit in COUNTED and min(a.value, b.value) == 0)):
         verdict = "unknown"
-    interval = vars(seen) if seen else dict.fromkeys(("ratio", "low", "high"))
-    return ComparedCell(**vars(of), a=a, b=b, **interval, verdict=verdict)
+    return ComparedCell(**vars(of), **vars(seen), a=a, b=b, verdict=verdict)
 
 
 def _pooled(samples: Sequence[Sample]) -> Pooled:
@@ -490,55 +472,47 @@ def _pooled(samples: Sequence[Sample]) -> Pooled:
 # Naming what differs
 
 
-@dataclass(frozen=True)
-class _Condition:
-    name: str
-    words: str
-    holds: np.ndarray[Any, np.dtype[np.bool_]]
-
-
 def group_of(cells: Sequence[ComparedCell], verdict: CellVerdict) -> Group | None:
     """The cells of that verdict, and the conditions that fit them best; ``None`` without any.
 
     Conditions are added one by one, as long as the cells that they name and those that differ have more in common
     (Jaccard index).
     """
-    differing = [cell for cell in cells if cell.verdict == verdict]
-    if not differing:
+    wanted = {place for place, cell in enumerate(cells) if cell.verdict == verdict}
+    if not wanted:
         return None
-    wanted = np.array([cell.verdict == verdict for cell in cells])
-    named, chosen = np.ones(len(cells), bool), list[_Condition]()
-    conditions = list(_conditions(cells))
-    while len(chosen) < MOST_CONDITIONS:
-        free = [condition for condition in conditions if condition.name not in {other.name for other in chosen}]
-        best = max(free, key=lambda condition: _alike(named & condition.holds, wanted), default=None)
-        if best is None or _alike(named & best.holds, wanted) <= _alike(named, wanted) + 1e-9:
+    named, chosen, free = set(range(len(cells))), list[str](), dict(_conditions(cells))
+    while free and len(chosen) < MOST_CONDITIONS:
+        name, words = max(free, key=lambda condition: _alike(named & free[condition], wanted))
+        narrower = named & free[name, words]
+        if _alike(narrower, wanted) <= _alike(named, wanted) + 1e-9:
             break
-        named, chosen = named & best.holds, [*chosen, best]
-    if len(differing) < FEW or _alike(named, wanted) < MOSTLY:
-        named, chosen = np.ones(len(cells), bool), []
-    inside = [cell for cell, is_named in zip(cells, named, strict=True) if is_named and cell.verdict == verdict]
+        named, chosen = narrower, [*chosen, words]
+        free = {condition: holds for condition, holds in free.items() if condition[0] != name}
+    if len(wanted) < FEW or _alike(named, wanted) < MOSTLY:
+        named, chosen = set(range(len(cells))), []
+    inside = [cells[place] for place in sorted(named & wanted)]
     inside.sort(key=lambda cell: cell.gain, reverse=verdict == "better")
-    return Group(verdict, [condition.words for condition in chosen], inside, int(named.sum()))
+    return Group(verdict, chosen, inside, len(named))
 
 
-def _alike(first: Any, second: Any) -> float:
-    return float((first & second).sum() / max((first | second).sum(), 1))
+def _alike(first: Set[int], second: Set[int]) -> float:
+    return len(first & second) / max(len(first | second), 1)
 
 
-def _conditions(cells: Sequence[ComparedCell]) -> Iterator[_Condition]:
-    """What a label may be: a word, or a number from or up to one of those that there are."""
+def _conditions(cells: Sequence[ComparedCell]) -> Iterator[tuple[tuple[str, str], Set[int]]]:
+    """What a label may be, by its name and in words, and the places of the cells for which that holds: a word, or a
+    number from or up to one of those that there are."""
     marks = {name: mark for cell in cells for name, mark in cell.marks.items() if name in cell.texts}
     for name, mark in marks.items():
-        texts = np.array([cell.texts.get(name, "") for cell in cells])
-        known = {cell.texts[name]: cell.labels[name] for cell in cells if name in cell.texts}
+        own = {place: (cell.texts[name], cell.labels[name]) for place, cell in enumerate(cells) if name in cell.texts}
+        known = dict(own.values())
         if len(known) > MOST_VALUES:
             continue
         is_number = len(known) > 2 and not any(isinstance(label, str | bool | None) for label in known.values())
-        numbers = np.array([known.get(text, math.nan) for text in texts], float) if is_number else None
         for text, label in known.items():
             words = text if mark.unit == "text" and mark.words is None else f"{mark.title} {text}"
-            yield _Condition(name, words, texts == text)
-            if numbers is not None:
-                yield _Condition(name, f"{mark.title} from {text} on", numbers >= label)
-                yield _Condition(name, f"{mark.title} up to {text}", numbers <= label)
+            yield (name, words), {place for place, (said, _) in own.items() if said == text}
+            if is_number:
+                yield (name, f"{mark.title} from {text} on"), {place for place, (_, at) in own.items() if at >= label}
+                yield (name, f"{mark.title} up to {text}"), {place for place, (_, at) in own.items() if at <= label}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pinscope.analysis.cell_tables import cell_tables
+from pinscope.analysis.cell_tables import cell_tables, short
 from pinscope.analysis.cells import NO_LABEL, Better, Label, Value
 from pinscope.analysis.columns import Columns
 from pinscope.analysis.comparison import CellFigure, Measured
@@ -16,7 +16,6 @@ from pinscope.analysis.read_rows import Row
 from pinscope.records.base import LAYOUT_CHARACTERS, MOST_FIGURES, Record
 from pinscope.records.run import RunFigures
 
-DIGITS = 6
 NODE = "buffers.node"
 """Key of a run's surroundings: whether its host buffers lay on the NUMA node of the GPU."""
 FINDING = "finding "
@@ -73,7 +72,7 @@ def figures_of(measured: Measured, rows: Sequence[Row]) -> RunFigures | None:
         places = tuple(tuple(map(list.index, known, key)) for key in cells)
         kinds.append(CellNames(kind=table.kind, labels=tuple(labels), figures=tuple(figures), cells=places))
         samples = (cell.get(name) for cell in cells.values() for name in table.values)
-        values += [None if sample is None else float(f"{sample[0]:.{DIGITS}g}") for sample in samples]
+        values += [None if sample is None else short(sample[0]) for sample in samples]
     layout = Layout(kinds=tuple(kinds)).model_dump_json()
     if not values or len(values) > MOST_FIGURES or len(layout) > LAYOUT_CHARACTERS:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -104,19 +104,15 @@ def _flat(run: Run) -> dict[str, str]:
     fields = run.environment.model_dump()
     devices = fields.pop("devices")
     gpus = {"gpu": run.gpu.model_dump()} if run.gpu else {f"gpu{number}": gpu for number, gpu in enumerate(devices)}
-    texts = dict[str, str]()
-    _flatten({**fields, **gpus, "gpus": len(devices)}, "", texts)
-    return texts
+    return dict(_flattened({**fields, **gpus, "gpus": len(devices)}))
 
 
-def _flatten(value: Any, path: str, texts: dict[str, str]) -> None:
+def _flattened(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        if name not in _FLEETING and inner is not None:
-            at = f"{path}{name}"
-            if isinstance(inner, dict | list | tuple):
-                _flatten(inner, f"{at}.", texts)
-            else:
-                texts[at] = _text(at, inner)
+        if isinstance(inner, dict | list | tuple) and name not in _FLEETING:
+            yield from _flattened(inner, f"{path}{name}.")
+        elif inner is not None and name not in _FLEETING:
+            yield f"{path}{name}", _text(f"{path}{name}", inner)
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -47,6 +47,11 @@ Costed = tuple[float, Finding]
 """How many times as long, or as much, something takes if the finding is ignored; and the finding."""
 
 
+def fits(sentence: str) -> bool:
+    """Whether it is short enough for a verdict."""
+    return len(sentence) <= MOST_CHARACTERS and len(sentence.split()) <= MOST_WORDS
+
+
 def dearest_first(costed_findings: Iterable[Costed]) -> tuple[Finding, ...]:
     """The findings, the gravest first, and of those the most costly.
 

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pinscope.analysis.machine_keys import MachineKey, key_words, machine_keys
-from pinscope.records.run import ExperimentRun, Quantity, Run, TraceRun
+from pinscope.records.run import LAB_TITLES, ExperimentRun, Quantity, Run
 from pinscope.text import first_of
 from pinscope.units import format_change, format_count, format_value
 
@@ -63,6 +62,11 @@ class Step:
         """After over before; ``None`` where that says nothing."""
         return self.after / self.before if self.before > 0 and self.after > 0 else None
 
+    @property
+    def change(self) -> str:
+        """``-18.1 %``, or that there is a step."""
+        return format_change(self.ratio) if self.ratio else "a step"
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -71,14 +75,12 @@ class Trend:
     Attributes:
         figure: which it is.
         runs: those in which it is known; ``values``: the figure of each, in its unit.
-        others: finished runs of the experiment that are of another series: machine, lab or parameters.
         without: ids of runs of the series in which the figure is not known.
     """
 
     figure: Quantity
     runs: Sequence[Run]
     values: Sequence[float]
-    others: int = 0
     without: Sequence[str] = ()
 
     @cached_property
@@ -111,21 +113,19 @@ def steps(values: Sequence[float]) -> list[int]:
 
 
 def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[int]:
-    place = _step(values, chance / 2)
-    if place is None:
-        count = len(values)
-        windows = [
-            (start, start + length)
-            for length in (int(count / math.sqrt(2)), count // 2)
-            for start in (0, (count - length) // 2, count - length)
-        ]
-        steps = ((start, _step(values[start:end], chance / 2 / len(windows))) for start, end in windows)
-        place = next((start + inside for start, inside in steps if inside is not None), None)
-    if place is None:
-        return
-    yield begin + place
-    yield from _steps(values[:place], begin, chance / 2)
-    yield from _steps(values[place:], begin + place, chance / 2)
+    count = len(values)
+    parts = [
+        (start, start + length)
+        for length in (int(count / math.sqrt(2)), count // 2)
+        for start in (0, (count - length) // 2, count - length)
+    ]
+    tried = [(start, end, chance / 2 / len(some)) for some in ([(0, count)], parts) for start, end in some]
+    found = ((start, _step(values[start:end], most)) for start, end, most in tried)
+    place = next((start + inside for start, inside in found if inside is not None), None)
+    if place is not None:
+        yield begin + place
+        yield from _steps(values[:place], begin, chance / 2)
+        yield from _steps(values[place:], begin + place, chance / 2)
 
 
 def _step(values: NDArray[np.float64], most: float) -> int | None:
@@ -156,13 +156,16 @@ def _apart(series: NDArray[np.float64]) -> NDArray[np.float64]:
 # Which runs are alike
 
 
-def series_key(run: Run) -> tuple[Any, ...]:
+def series_words(runs: Sequence[Run]) -> str:
+    """``host model (no GPU), gpu7 · 2026-10-26 to 2026-11-24``: where runs of a series were made, and when."""
+    days = f"{runs[0].created_at:%Y-%m-%d} to {runs[-1].created_at:%Y-%m-%d}"
+    return f"{LAB_TITLES[runs[0].lab]}, {runs[0].environment.host} · {days}"
+
+
+def series_key(run: Run) -> str:
     """What runs of a series have in common: machine, lab, GPU by its number, and parameters; of a trace the program."""
-    if isinstance(run, ExperimentRun):
-        same: Any = (run.device, run.params)
-    else:
-        same = run.params.get("program") if isinstance(run, TraceRun) else None
-    return run.experiment, run.lab, run.environment.machine_id, same
+    same = (run.device, run.params) if isinstance(run, ExperimentRun) else run.params.get("program")
+    return str((run.experiment, run.lab, run.environment.machine_id, same))
 
 
 # In words
@@ -170,11 +173,10 @@ def series_key(run: Run) -> tuple[Any, ...]:
 
 def step_words(step: Step, unit: str) -> str:
     """``-18 % since run 20261120-… (2026-11-20): 55.0 GB/s → 45.1 GB/s; changed there: driver 580 → 590``."""
-    change = f"{format_change(step.ratio)} " if step.ratio else ""
     values = f"{format_value(step.before, unit)} → {format_value(step.after, unit)}"
     keys = key_words(step.changed)
     changed = f"changed there: {keys}" if keys else "nothing that was recorded of the machine changed there"
-    return f"{change}from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
+    return f"{step.change} from run {step.run.id} on ({step.run.created_at:%Y-%m-%d}): {values}; {changed}"
 
 
 def verdict(trend: Trend) -> str:

@@ -12,18 +12,17 @@ import typer
 from typer.core import TyperGroup
 
 from pinscope.analysis import check as gate
-from pinscope.analysis.check import TOLERANCE, Checked, KeptRuns
 from pinscope.analysis.comparison import Measured, change_words
 from pinscope.analysis.machine_keys import key_words, machine_keys
 from pinscope.analysis.read_rows import grouped
-from pinscope.cli.main import AsJson, argument, option, output_option, switch
+from pinscope.cli.main import AsJson, argument, group, option, output_option, switch
 from pinscope.cli.outcome import store_to_read
 from pinscope.cli.run import Device, Lab, Quick, Settings, measure, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_prose
 from pinscope.errors import BadInput, Cancelled, MeasurementFailed, NotPossible, StoreFailed
 from pinscope.experiments.registry import measured_run
 from pinscope.probes.environment import capture_environment
-from pinscope.records.run import ExperimentRun
+from pinscope.records.run import ExperimentRun, Run
 from pinscope.report import comparison as report
 from pinscope.runner.jobs import Request, prepare
 from pinscope.runner.program import find_program
@@ -40,7 +39,7 @@ CHECK_RUNS = 2
 """That are held against it."""
 AGAIN = 3
 """Times as many are made where something fell out: what is blamed rests on them."""
-GATES = (TOLERANCE, 0.02)
+GATES = (gate.TOLERANCE, 0.02)
 """The changes of which a written baseline says how many runs it takes to see."""
 
 
@@ -53,12 +52,8 @@ class _Check(TyperGroup):
         return super().parse_args(ctx, args if is_named else ["against", *args])
 
 
-app = typer.Typer(
-    cls=_Check,
-    add_completion=False,
-    rich_markup_mode=None,
-    help="Write a baseline of this machine, and check against it: pinscope check FILE.",
-)
+app = group("Write a baseline of this machine, and check against it: pinscope check FILE.", _Check)
+Names = Annotated[list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")]
 File = Annotated[Path, argument("FILE", "The baseline, a JSON file.")]
 Runs = Annotated[list[str] | None, option("ID", "Take these runs, bundles or folders of bundles in place of new runs.")]
 Count = Annotated[int, typer.Option(min=1, metavar="N", help="How many runs; a check may make 3 N more.")]
@@ -69,9 +64,7 @@ Trace = Annotated[str | None, option("COMMAND", "Trace this Python program, such
 @app.command("write", short_help="Make a baseline from several runs on this machine.")
 def write(
     file: File,
-    experiments: Annotated[
-        list[str] | None, several_experiments("The experiments to run; none with --runs or --trace.")
-    ] = None,
+    experiments: Names = None,
     count: Count = BASELINE_RUNS,
     runs: Runs = None,
     trace: Trace = None,
@@ -106,11 +99,10 @@ def keep_baseline(file: Path, baseline: gate.Baseline, as_json: bool, further: s
     print_line(f"Wrote {file}. Check against it: pinscope check {shlex.quote(str(file))}{further}")
 
 
-def _needed(kept: KeptRuns) -> str:
-    spread, before = gate.deviation(kept), len(kept.runs)
+def _needed(kept: gate.KeptRuns) -> str:
+    spread, before, now = gate.deviation(kept), len(kept.runs), CHECK_RUNS * (1 + AGAIN)
     if spread is None:
         return ""
-    now = CHECK_RUNS * (1 + AGAIN)
     least = change_words(gate.least_change(spread, before, now))
     needed = ", ".join(
         f"{gate.runs_needed(spread, change) or 'over 1,000'} for {change_words(change)}" for change in GATES
@@ -127,7 +119,7 @@ def against(
     runs: Runs = None,
     trace: Trace = None,
     count: Count = CHECK_RUNS,
-    tolerance: Tolerance = f"{TOLERANCE:.0%}",
+    tolerance: Tolerance = f"{gate.TOLERANCE:.0%}",
     only: Annotated[
         list[str] | None,
         option("LABEL=VALUE", "Only cells such as memory=pinned,mapped or figure=issue_seconds; may be repeated."),
@@ -151,20 +143,18 @@ def against(
             if names := gate.lacking(kept, wanted):
                 complain(f"not checked: {kept.run.experiment}, whose cells have no label {quoted(names[0])}")
                 continue
-            what = _subject(kept, trace)
-            here = [kept.run.model_copy(update={"environment": capture_environment()})]
-            if runs:
-                here = [measured.run for measured in taken.get(gate.subject(kept.run), ())]
-            machines = machine_keys([kept.run], here)
+            subject, what = gate.subject(kept.run), "" if runs else _subject(kept.run, trace)
+            given = taken.get(subject, [])
+            if not (given or what):
+                complain(f"not checked: {' '.join(subject)}, of which there is no run")
+                continue
+            here = kept.run.model_copy(update={"environment": capture_environment()})
+            machines = machine_keys([kept.run], [measured.run for measured in given] or [here])
             if not (other_machine or machines.is_one_machine):
                 changed = key_words(machines.different)
                 raise NotPossible(f"the baseline is of another machine: {changed}; --other-machine checks all the same")
-            make_more = partial(_made, store, what, count) if what and not runs else None
-            first = make_more() if make_more else taken.get(gate.subject(kept.run))
-            if not first:
-                complain(f"not checked: {' '.join(gate.subject(kept.run))}, of which there is no run")
-                continue
-            checked.append(gate.check(kept, first, make_more, limit, wanted))
+            make = partial(_made, store, what, count)
+            checked.append(gate.check(kept, given or make(), None if given else make, limit, wanted))
     if not checked:
         raise BadInput(f"nothing was checked of what {file} has")
     if output is not None:
@@ -176,7 +166,7 @@ def against(
     return 1 if any(result.regressions for result in checked) else 0
 
 
-def _print(checked: Sequence[Checked]) -> None:
+def _print(checked: Sequence[gate.Checked]) -> None:
     for result in checked:
         experiment, keys = result.comparison.experiment, result.comparison.machines.different
         if keys:
@@ -186,7 +176,7 @@ def _print(checked: Sequence[Checked]) -> None:
         print_prose(f"{experiment}: {_result_words(result)}.")
 
 
-def _result_words(result: Checked) -> str:
+def _result_words(result: gate.Checked) -> str:
     """How many regressions; where none, in how many cells one would have shown."""
     cells, telling = format_count(len(result.cells), "cell"), sum(map(result.tells, result.cells))
     worse = f"a figure worse by {change_words(result.tolerance)}"
@@ -205,46 +195,46 @@ def _taken(store: Store, runs: Sequence[str] | None) -> list[Measured]:
     return [measured for name in runs or () for measured in report.measured_runs(lambda: store, name)]
 
 
-def _subject(kept: KeptRuns, trace: str | None) -> Request | str | None:
-    """What is run again: the experiment with the parameters of the baseline, or the program that somebody named."""
-    run = kept.run
+def _subject(run: Run, trace: str | None) -> Request | str:
+    """What is run again: the experiment with the parameters of the baseline, or the program that somebody named; empty
+    where that is nothing."""
     if isinstance(run, ExperimentRun):
         return Request(run.experiment, run.lab, run.device, run.quick, run.params)
-    return trace if run.kind == "trace" else None
+    return trace or "" if run.kind == "trace" else ""
 
 
 def _made(store: Store, what: Request | str, count: int, fallen: int = 0) -> list[Measured]:
-    """So many runs of an experiment, or traces of a program, one after the other; more where so much fell out.
-
-    Raises:
-        MeasurementFailed: one did not end by itself.
-        Cancelled: somebody stopped it.
-        StoreFailed: a trace could not be stored.
-    """
+    """So many runs of an experiment, or traces of a program, one after the other; more where so much fell out."""
     if fallen:
         complain(f"{fallen} fell out: measured once more before they are blamed")
         count *= AGAIN
     made = []
     for number in range(count):
         complain(f"{'trace' if isinstance(what, str) else 'run'} {number + 1} of {count}")
-        made.append(_traced(store, what) if isinstance(what, str) else _measured(store, what))
+        made.append(_measured(store, what))
     return made
 
 
-def _measured(store: Store, request: Request) -> Measured:
+def _measured(store: Store, what: Request | str) -> Measured:
+    """One of them.
+
+    Raises:
+        MeasurementFailed: it did not end by itself.
+        Cancelled: somebody stopped it.
+        StoreFailed: a trace could not be stored.
+    """
+    environment = capture_environment()
+    if isinstance(what, str):
+        traced = trace_program(store, find_program(shlex.split(what)), environment, Scope())
+        if traced.exit_code or traced.run.error:
+            raise MeasurementFailed(f"{what}: {traced.run.error or f'ended with {traced.exit_code}'}")
+        if traced.saved is not None:
+            raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
+        return measured_run(traced.run, traced.rows)
     with Stop() as stop:
-        run, rows, code = measure(store, prepare(request, capture_environment()), None, stop)
+        run, rows, code = measure(store, prepare(what, environment), None, stop)
         if code == Cancelled.exit_code or stop.asked:
             raise Cancelled(f"run {run.id} was stopped; nothing is concluded")
         if code:
             raise MeasurementFailed(f"run {run.id} did not end well; nothing is concluded")
         return measured_run(run, rows)
-
-
-def _traced(store: Store, command: str) -> Measured:
-    traced = trace_program(store, find_program(shlex.split(command)), capture_environment(), Scope())
-    if traced.exit_code or traced.run.error:
-        raise MeasurementFailed(f"{command}: {traced.run.error or f'ended with {traced.exit_code}'}")
-    if traced.saved is not None:
-        raise StoreFailed(f"the trace could not be stored; it is in {traced.saved}")
-    return measured_run(traced.run, traced.rows)

@@ -14,7 +14,7 @@ import typer
 
 from pinscope.analysis.outliers import Fleet
 from pinscope.cli.check import File, keep_baseline
-from pinscope.cli.main import AsJson, duration, option, output_option, switch
+from pinscope.cli.main import AsJson, duration, group, option, output_option, switch
 from pinscope.cli.outcome import print_parts, progress_shown
 from pinscope.cli.run import Quick, Settings, parse_settings, several_experiments
 from pinscope.cli.terminal import Stop, complain, print_json, print_line, print_table
@@ -32,8 +32,8 @@ from pinscope.units import format_bytes
 if TYPE_CHECKING:
     from pinscope.fleet.campaign import Asked, Campaign
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run experiments on many hosts, and compare them.")
-baseline = typer.Typer(add_completion=False, rich_markup_mode=None, help="Keep the fleet's own figures, for check.")
+app = group("Run experiments on many hosts, and compare them.")
+baseline = group("Keep the fleet's own figures, for check.")
 app.add_typer(baseline, name="baseline")
 
 

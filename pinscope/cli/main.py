@@ -270,6 +270,11 @@ def _failed(message: str, code: int) -> int:
     return code
 
 
+def group(meaning: str, kind: type[TyperGroup] | None = None) -> typer.Typer:
+    """Commands below one word; ``kind``: what parses them otherwise."""
+    return typer.Typer(cls=kind, add_completion=False, rich_markup_mode=None, help=meaning)
+
+
 def switch(names: str, meaning: str) -> Any:
     """An option that is on or off; ``names``: as ``--json``, or ``--gpu/--no-gpu`` where it may be on by itself."""
     return typer.Option(names, help=meaning)

@@ -21,7 +21,6 @@ from pinscope.store.store import Store
 from pinscope.text import visible
 from pinscope.units import format_change, format_measured
 
-SIDES = ("a", "b")
 _COLOURS: Mapping[CellVerdict, Colour] = {"better": "green", "worse": "red", "same": "gray", "unknown": "gray"}
 
 
@@ -30,28 +29,26 @@ def show() -> None:
     heading(COMPARE)
     store = state.store()
     known = [run for run in store.each_run(most=NEWEST) if run.status != "running"]
-    chosen = dict[str, list[Run]]()
-    with st.grid(len(SIDES), min_column_width=320) as grid:
-        for side in SIDES:
-            with grid.cell():
-                chosen[side] = _side(store, side, known, next(iter(chosen.values()), []))
-    missing = [side.upper() for side, runs in chosen.items() if not runs]
-    if missing:
+    with st.grid(2, min_column_width=320) as grid:
+        with grid.cell():
+            first = _side(store, "a", known, [])
+        with grid.cell():
+            second = _side(store, "b", known, first)
+    if missing := [name for name, runs in (("A", first), ("B", second)) if not runs]:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
     actions = st.container(horizontal=True, vertical_alignment="center")
-    compared = state.compared(store, tuple(map(tuple, chosen.values())))
-    ids = [[run.id for run in runs] for runs in chosen.values()]
-    swapped = dict(zip(SIDES, reversed(ids), strict=True))
+    compared = state.compared(store, (tuple(first), tuple(second)))
+    a, b = (",".join(run.id for run in runs) for runs in (first, second))
     with actions:
-        st.button("Swap sides", icon=":material/swap_horiz:", on_click=_name, args=(swapped,))
+        st.button("Swap sides", icon=":material/swap_horiz:", on_click=st.query_params.update, kwargs={"a": b, "b": a})
         widgets.downloads(partial(report.render, compared), report.SUFFIXES, "pinscope-comparison")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
     for number, comparison in enumerate(compared.comparisons):
         _comparison(comparison, everything, f"compared-{number}")
     for words in compared.left_out:
         st.caption(prose(words))
-    widgets.same_as_command(f"pinscope compare {' '.join(map(','.join, ids))}", "the runs")
+    widgets.same_as_command(f"pinscope compare {a} {b}", "the runs")
 
 
 def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) -> list[Run]:
@@ -69,17 +66,11 @@ def _side(store: Store, side: str, known: Sequence[Run], others: Sequence[Run]) 
         key=key,
         format_func=lambda name: _label(runs[name]),
         placeholder="Choose runs",
-        on_change=lambda: _name({side: st.session_state[key]}),
+        on_change=lambda: st.query_params.update({side: ",".join(st.session_state[key])}),
     )
+    if st.query_params.get(side) == "":
+        del st.query_params[side]
     return [runs[name] for name in picked]
-
-
-def _name(sides: Mapping[str, Sequence[str]]) -> None:
-    """Let the address name the runs of these sides, by their ids."""
-    for side, ids in sides.items():
-        st.query_params[side] = ",".join(ids)
-        if not ids:
-            del st.query_params[side]
 
 
 def _label(run: Run) -> str:
@@ -115,10 +106,8 @@ def _card(comparison: Comparison, cell: ComparedCell) -> None:
     sides = ((comparison.a.name, cell.a), (comparison.b.name, cell.b))
     figures = ((name, format_measured(side.value, cell.value.unit, side.spread)) for name, side in sides)
     st.markdown("  \n".join(f"{name} **{prose(figure)}**" for name, figure in figures))
-    change = prose(" ".join(filter(None, (cell.verdict_words, format_change(cell.ratio)))))
-    st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}]")
-    if cell.interval_words:
-        st.caption(prose(cell.interval_words))
+    change = prose(f"{cell.verdict_words} {format_change(cell.ratio)}")
+    st.markdown(f":{_COLOURS[cell.verdict]}-badge[{change}] {prose(cell.interval_words)}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import Any, cast
 import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
-from pinscope.analysis.trend import Trend
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
@@ -160,7 +159,5 @@ figures_of = st.cache_resource(show_spinner="Reading the newest run …", max_en
 """As :func:`~pinscope.report.trend.figures`."""
 
 
-@st.cache_resource(show_spinner="Reading the runs …", max_entries=8, hash_funcs=_SAME)
-def trend(store: Store, runs: tuple[Run, ...], figure: str | None) -> Trend:
-    """A figure over the runs, which are all of one series; errors as for :func:`~pinscope.report.trend.trend_of`."""
-    return trend_of(store, runs[0].experiment, figure, runs[0].id)
+trend = st.cache_resource(show_spinner="Reading the runs …", max_entries=8, hash_funcs=_SAME)(trend_of)
+"""As :func:`~pinscope.report.trend.trend_of`, of runs that are a tuple."""

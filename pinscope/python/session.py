@@ -352,7 +352,7 @@ class Comparison:
     def __init__(self, made: comparison.Comparison) -> None:
         self.core, self.verdict = made, verdict_of(made)
         self.machines = {key.title: (key.a, key.b) for key in made.machines.different}
-        self.came, self.went = made.came, made.went
+        self.came, self.went = made.findings["came"], made.findings["went"]
 
     def worse(self, than: float = 0.0) -> list[ComparedCell]:
         """Cells that are worse by more than this share, and by more than chance: their whole interval lies beyond it.

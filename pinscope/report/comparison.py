@@ -15,12 +15,11 @@ from xml.etree import ElementTree as ET
 
 from pydantic import ValidationError
 
-from pinscope.analysis.check import Baseline, Checked, Regression, regression_words
+from pinscope.analysis.check import Baseline, Checked, KeptRuns, Regression, regression_words
 from pinscope.analysis.comparison import SIGNS, ComparedCell, Comparison, Measured, Side, change_words, compare
-from pinscope.analysis.read_rows import grouped
 from pinscope.errors import BadInput
 from pinscope.experiments.registry import measured_run, verdict_of
-from pinscope.records.run import LAB_TITLES, Finding, Run, Table, table
+from pinscope.records.run import LAB_TITLES, Origin, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.documents import first_complaint
@@ -75,26 +74,26 @@ def compare_runs(store: Store, sides: Sequence[Sequence[Run]]) -> Compared:
 def _compared(given: Sequence[Iterable[Measured]]) -> Compared:
     if not 2 <= len(given) <= len(ascii_uppercase):
         raise BadInput(f"two sides or more are compared, at most {len(ascii_uppercase)} ({len(given)} given)")
-    named = [(name, measured) for name, runs in zip(ascii_uppercase, given, strict=False) for measured in runs]
-    ids = [measured.run.id for _, measured in named]
+    sides = [Side(name, list(runs)) for name, runs in zip(ascii_uppercase, given, strict=False)]
+    runs = [measured.run for side in sides for measured in side.runs]
+    ids = [run.id for run in runs]
     if twice := [own for own in ids if ids.count(own) > 1]:
         raise BadInput(f"run {twice[0]} is there twice; each run is on one side")
     comparisons, left_out = list[Comparison](), list[str]()
-    kinds = grouped(named, lambda item: (item[1].run.experiment, item[1].run.lab))
-    for (experiment, lab), alike in kinds.items():
-        first, *others = _sides(alike)
+    for kind in dict.fromkeys(map(_kind, runs)):
+        alike = [Side(side.name, [own for own in side.runs if _kind(own.run) == kind]) for side in sides]
+        first, *others = [side for side in alike if side.runs]
         if not others:
-            left_out.append(f"{first.name} alone has {experiment} ({LAB_TITLES[lab]})")
-        if first.name == ascii_uppercase[0]:
-            comparisons += [compare(first, other) for other in others]
+            left_out.append(f"{first.name} alone has {kind[0]} ({LAB_TITLES[kind[1]]})")
+        comparisons += [compare(first, other) for other in others]
     if not comparisons:
-        sides = {side.name: side for side in _sides(named)}
-        compare(sides.get("A", Side("A", [])), sides.get("B", Side("B", [])))  # says why they cannot be
+        compare(sides[0], sides[1])  # says why they cannot be
     return Compared(comparisons, left_out)
 
 
-def _sides(named: Iterable[tuple[str, Measured]]) -> list[Side]:
-    return [Side(name, [measured for _, measured in own]) for name, own in grouped(named, lambda item: item[0]).items()]
+def _kind(run: Run) -> tuple[str, Origin]:
+    """What runs that are compared have in common."""
+    return run.experiment, run.lab
 
 
 def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
@@ -122,8 +121,7 @@ def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table
     the first by name, and how many more."""
     a, b, same = comparison.a, comparison.b, comparison.machines.same
     yield _texts("Sides", ("side", "runs"), [(side.name, _side_words(side)) for side in (a, b)])
-    different = [(key.title, key.a, key.b) for key in comparison.machines.different]
-    different += [(f"parameter {name}", *values) for name, values in comparison.settings.items()]
+    different = [(key.title, key.a, key.b) for key in (*comparison.machines.different, *comparison.settings)]
     yield _texts("What differs", ("key", a.name, b.name), different)
     named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
     unknown = len(comparison.machines.unknown)
@@ -133,8 +131,8 @@ def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table
         yield _texts("The same on both sides", ("key", "both"), same.items())
 
 
-def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    return table(title, dict.fromkeys(columns, "text"), rows)
+def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
+    return table(title, dict.fromkeys(columns, "text"), rows, note)
 
 
 def _side_words(side: Side) -> str:
@@ -151,31 +149,25 @@ def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | 
     """Which cells differ, how many do not, and findings that came and went."""
     a, b, firsts = comparison.a.name, comparison.b.name, comparison.firsts
     is_experiment = comparison.a.runs[0].run.kind == "experiment"
-    shown = comparison.cells if everything else comparison.shown
-    yield from _cells(comparison, "What is better and worse", [cell for cell in shown if cell.is_first], everything)
+    shown, most = (comparison.cells, None) if everything else (comparison.shown, MOST_ROWS)
+    yield _cells(comparison, "What is better and worse", [cell for cell in shown if cell.is_first], most)
     yield _counted_words(comparison)
     gain = comparison.mean_gain
     if gain is not None and is_experiment:
         mean = f"{format_share(abs(gain - 1))} {'better' if gain >= 1 else 'worse'}"
         yield f"Geometric mean of {len(firsts):,} cells: {comparison.called[1]} is {mean}."
-    yield from _cells(comparison, "Further figures", [cell for cell in shown if not cell.is_first], everything)
+    yield _cells(comparison, "Further figures", [cell for cell in shown if not cell.is_first], most)
     if not everything:
         once = [cell for cell in firsts if cell.verdict == "unknown"]
         once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
-        yield _cells_table(comparison, "Measured once: no interval", once[:MOST_ROWS])
+        yield _cells(comparison, "Measured once: no interval", once[:MOST_ROWS])
     if everything or not is_experiment:
-        lone = [
-            (cell.words, b if cell.is_new else a, format_value(cell.amount, cell.value.unit))
-            for cell in comparison.alone
-        ]
+        alone = ((b if cell.is_new else a, cell) for cell in comparison.alone)
+        lone = [(cell.words, side, format_value(cell.amount, cell.value.unit)) for side, cell in alone]
         yield _texts("On one side only", ("cell", "on", "figure"), lone)
-    changes = [(word, finding.title) for word, some in _findings(comparison).items() for finding in some]
+    changes = [(word, finding.title) for word, some in comparison.findings.items() for finding in some]
     yield _texts("Findings that came and went", ("change", "finding"), changes)
     yield NOTE
-
-
-def _findings(comparison: Comparison) -> dict[str, Sequence[Finding]]:
-    return {"went": comparison.went, "came": comparison.came}
 
 
 def _counted_words(comparison: Comparison) -> str:
@@ -187,19 +179,14 @@ def _counted_words(comparison: Comparison) -> str:
     return " · ".join([*counts, *(f"{count:,} on side {side.name} only" for side, count in sides if count)])
 
 
-def _cells(
-    comparison: Comparison, title: str, cells: Sequence[ComparedCell], everything: bool
-) -> Iterator[Table | str]:
-    """All of them; or of many the worst and the best, and how many more there are."""
-    hidden = 0 if everything else max(len(cells) - MOST_ROWS, 0)
-    half = MOST_ROWS // 2
-    yield _cells_table(comparison, title, [*cells[:half], *cells[-half:]] if hidden else cells)
-    if hidden:
-        yield f"{hidden:,} more differ."
+def _cells(comparison: Comparison, title: str, cells: Sequence[ComparedCell], most: int | None = None) -> Table:
+    """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title.
 
-
-def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCell]) -> Table:
-    """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title."""
+    ``most``: of more the worst and the best, and how many more there are.
+    """
+    hidden = max(len(cells) - (most or len(cells)), 0)
+    if most and hidden:
+        cells = [*cells[: most // 2], *cells[-(most // 2) :]]
     figures = list(dict.fromkeys(cell.value.title for cell in cells))
     is_single = len(figures) == 1
     rows = [
@@ -212,7 +199,8 @@ def _cells_table(comparison: Comparison, title: str, cells: Sequence[ComparedCel
         for cell in cells
     ]
     columns = ("cell", comparison.a.name, comparison.b.name, "change", "interval")
-    return _texts(f"{title}: {figures[0]}" if is_single else title, columns, rows)
+    note = f"{hidden:,} more differ." if hidden else ""
+    return _texts(f"{title}: {figures[0]}" if is_single else title, columns, rows, note)
 
 
 def foremost(comparison: Comparison) -> Sequence[ComparedCell]:
@@ -244,7 +232,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "machine_differences": [vars(key) for key in machines.different],
         "machine_same": machines.same,
         "machine_unknown": machines.unknown,
-        "parameter_differences": comparison.settings,
+        "parameter_differences": {key.key: (key.a, key.b) for key in comparison.settings},
         "counts": {verdict: comparison.counts[verdict] for verdict in SIGNS} | dict(alone),
         "geometric_mean_gain_ratio": comparison.mean_gain,
         "groups": [
@@ -265,7 +253,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         ],
         "findings": {
             change: [{"rule": finding.rule, "title": finding.title} for finding in some]
-            for change, some in _findings(comparison).items()
+            for change, some in comparison.findings.items()
         },
     }
 
@@ -304,19 +292,15 @@ def render(compared: Compared, suffix: str) -> bytes:
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
     """Write it to a file that is not there yet, a cell a line: so that version control shows which one changed."""
-    write_new(path, (part.encode() for part in _parts(baseline)))
+    experiments = ",\n".join(map(_kept_text, baseline.experiments))
+    write_new(path, [f'{{\n"format": {baseline.format},\n"experiments": [\n{experiments}\n]\n}}\n'.encode()])
 
 
-def _parts(baseline: Baseline) -> Iterator[str]:
-    yield f'{{\n"format": {baseline.format},\n"experiments": ['
-    for number, kept in enumerate(baseline.experiments):
-        document = kept.model_dump(mode="json")
-        cells = document.pop("cells")
-        head = json.dumps(document, indent=1, ensure_ascii=False)
-        yield f'{"," if number else ""}\n{head[:-2]},\n "cells": [\n'
-        yield ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in cells)
-        yield "\n ]\n}"
-    yield "\n]\n}\n"
+def _kept_text(kept: KeptRuns) -> str:
+    document = kept.model_dump(mode="json")
+    cells = ",\n".join(json.dumps(cell, ensure_ascii=False) for cell in document.pop("cells"))
+    head = json.dumps(document, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f'{head},\n "cells": [\n{cells}\n ]\n}}'
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pinscope.analysis.read_rows import grouped
@@ -17,77 +18,84 @@ FORMAT = 1
 """Version of the document; additive changes keep it."""
 
 
-def trend_of(store: Store, experiment: str, figure: str | None = None, like: str | None = None) -> Trend:
-    """A figure over all finished runs that are like one.
+def series(
+    store: Store, experiment: str | None = None, recordings: bool = False, most: int | None = None
+) -> list[list[Run]]:
+    """Finished runs that are alike, each series from its oldest run on; those of this machine before others, and of
+    these the one with the newest run first. Recordings are left out, unless they are asked for; ``most``: of the
+    store's own no more than so many are looked at, the newest."""
+    known = {reader.name for reader in readers()}
+    there = store.each_run(experiment=experiment, status="done", recordings=recordings, most=most)
+    runs = sorted((run for run in there if run.experiment in known), key=lambda run: (run.created_at, run.id))
+    here = machine_id()
+    alike = grouped(runs, series_key).values()
+    return sorted(alike, key=lambda some: (some[-1].environment.machine_id == here, some[-1].created_at), reverse=True)
+
+
+def runs_like(store: Store, experiment: str, like: str | None = None) -> tuple[list[Run], int]:
+    """The series of one run, and how many finished runs of the experiment are of others.
 
     Args:
         store: has the runs.
         experiment: of all of them.
-        figure: key of the figure in the headline; without it the first.
-        like: run whose machine, lab and parameters the others have; without it the newest, on this machine if any.
+        like: that run; without it the newest, on this machine if any.
 
     Raises:
         UnknownName: no such experiment or run.
-        BadInput: no finished run, or none with that figure.
+        BadInput: no finished run.
     """
     find_reader(experiment)
     named = store.run(like) if like else None
-    alike = series(store, experiment, recordings=named is not None and named.recording).get(experiment)
-    if not alike:
-        raise BadInput(f"no finished run of {experiment}; make one: pinscope run {experiment}")
-    key = series_key(named or alike[0][-1])
-    runs = next((some for some in alike if series_key(some[0]) == key), None)
-    if runs is None:
-        raise BadInput(f"run {like} is no finished run of {experiment}")
+    known = series(store, experiment, recordings=named is not None and named.recording)
+    alike = next((some for some in known if named is None or series_key(some[0]) == series_key(named)), None)
+    if alike is None:
+        which = f" is like {like}" if like else ""
+        raise BadInput(f"no finished run of {experiment}{which}; make one: pinscope run {experiment}")
+    return alike, sum(map(len, known)) - len(alike)
+
+
+def trend_of(store: Store, runs: Sequence[Run], figure: str | None = None) -> Trend:
+    """A figure over the runs of a series.
+
+    Args:
+        store: has the runs.
+        runs: the oldest first.
+        figure: key of the figure in the headline; without it the first.
+
+    Raises:
+        BadInput: no run with that figure.
+    """
     chosen = [_figure(store, run, figure) for run in runs]
-    known = {run.id: own.number for run, own in zip(runs, chosen, strict=True) if own and own.number is not None}
-    newest = next((own for own in reversed(chosen) if own), None)
+    newest = next(filter(None, reversed(chosen)), None)
     if newest is None:
         keys = ", ".join(figures(store, runs[-1]))
         raise BadInput(f"no run has the figure {quoted(figure or 'that stands first')}; there are: {keys}")
+    known = {run.id: own.number for run, own in zip(runs, chosen, strict=True) if own and own.number is not None}
     if not known:
         raise BadInput(f"{newest.name}: not known in any run of this series ({newest.reason or 'no number'})")
-    return Trend(
-        newest,
-        [run for run in runs if run.id in known],
-        list(known.values()),
-        others=sum(map(len, alike)) - len(runs),
-        without=[run.id for run in runs if run.id not in known],
-    )
+    without = [run.id for run in runs if run.id not in known]
+    return Trend(newest, [run for run in runs if run.id in known], list(known.values()), without)
 
 
-def series(
-    store: Store, experiment: str | None = None, recordings: bool = False, most: int | None = None
-) -> dict[str, list[list[Run]]]:
-    """Experiment → the series of finished runs, each from its oldest run on; the series with the newest run first,
-    those of this machine before others. Recordings are left out, unless they are asked for; ``most``: as of the store's
-    own."""
-    known = {reader.name for reader in readers()}
-    there = store.each_run(experiment=experiment, status="done", recordings=recordings, most=most)
-    runs = sorted((run for run in there if run.experiment in known), key=lambda run: (run.created_at, run.id))
-    alike = list(grouped(runs, lambda run: str(series_key(run))).values())
-    alike.sort(key=lambda some: some[-1].created_at, reverse=True)
-    alike.sort(key=lambda some: some[-1].environment.machine_id != machine_id())
-    return grouped(alike, lambda some: some[0].experiment)
-
-
-def figures(store: Store, run: Run) -> dict[str, str]:
-    """Key → name of the figures of a run that can be followed."""
+def figures(store: Store, run: Run) -> dict[str, Quantity]:
+    """Key → figure of the headline of a run: that which is stored with the run, then as they are read now."""
     headline = read_run(run, store.observations(run.id)).headline
-    known = {own.key: own.name for own in headline if own.key and own.number is not None}
-    return known or ({run.figure.key: run.figure.name} if run.figure and run.figure.key else {})
+    return {own.key: own for own in (run.figure, *headline) if own and own.key}
 
 
 def _figure(store: Store, run: Run, key: str | None) -> Quantity | None:
     """The figure of that key, or the first: that which is stored with the run, where it is the one."""
     if run.figure is not None and key in (None, run.figure.key):
         return run.figure
-    headline = read_run(run, store.observations(run.id)).headline
-    return next((own for own in headline if key in (None, own.key)), None)
+    known = figures(store, run)
+    return known.get(key or next(iter(known), ""))
 
 
-def trend_document(trend: Trend) -> dict[str, Any]:
-    """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys."""
+def trend_document(trend: Trend, others: int) -> dict[str, Any]:
+    """``{"format", "experiment", "figure", "runs", "steps" …}``: values in SI units; later versions may add keys.
+
+    ``others``: finished runs of the experiment that are of another series: machine, lab or parameters.
+    """
     first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
@@ -103,6 +111,6 @@ def trend_document(trend: Trend) -> dict[str, Any]:
             {**vars(step), "run": step.run.id, "ratio": step.ratio, "changed": [vars(key) for key in step.changed]}
             for step in trend.steps
         ],
-        "other_runs": trend.others,
+        "other_runs": others,
         "without_figure": trend.without,
     }

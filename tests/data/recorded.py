@@ -6,6 +6,7 @@ from functools import cache
 
 from pinscope.records.run import Reading
 from pinscope.report.facts import Document, open_document
+from pinscope.store import recordings
 from pinscope.store.attachments import attached_by
 from pinscope.store.recordings import recorded_observations, recorded_parts, recorded_runs, recording_name
 
@@ -22,3 +23,9 @@ def document(name: str) -> Document:
 def reading(name: str) -> Reading:
     """What a recording tells."""
     return document(name).reading
+
+
+def forget_recordings() -> None:
+    """Make the store look into the folder again."""
+    recordings._recordings.cache_clear()
+    recordings._rows.cache_clear()

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pinscope.live.source import snapshot
 from pinscope.probes.proc import Answer, Proc
 from pinscope.records.base import Record
-from pinscope.records.snapshot import DeviceFigures, Snapshot
+from pinscope.records.snapshot import DeviceFigures, Holder, Snapshot
 
 
 def without_reason(record: Record, path: str = "") -> list[str]:
@@ -36,3 +36,8 @@ def captured_gpus(folder: Path) -> Answer[tuple[DeviceFigures, ...]] | None:
 def captured(folder: Path) -> Snapshot:
     """The snapshot of a host that scripts/capture-proc copied."""
     return snapshot(Proc.below(folder), captured_gpus(folder))
+
+
+def holder_of(seen: Snapshot, pid: int) -> Holder:
+    """The process, which is one."""
+    return next(holder for holder in seen.holders if holder.pid == pid)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 60) -> Any:
+def until(condition: Callable[[], Any], process: subprocess.Popen[str] | None = None, seconds: float = 120) -> Any:
     """Wait for something to become true, while a process lives; what it is then."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

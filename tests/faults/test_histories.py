@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from pinscope.errors import PinScopeError
 from pinscope.runner.jobs import reconcile
@@ -30,17 +29,11 @@ from tests.conftest import Outliving
 from tests.faults.campaign import Campaign, whole_only
 from tests.faults.child import TREE
 from tests.faults.disk import RUN
-from tests.integration.postgresql_server import PostgreSQLServer, started_server
+from tests.integration.postgresql_server import PostgreSQLServer
 
 LIMIT_SECONDS = 240.0
 RECORD = ("record", "--for", "1.5", "--interval", "0.1", "--json")
 ENDED = ("done", "failed", "cancelled", "interrupted")
-
-
-@pytest.fixture(scope="module")
-def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    with started_server(outliving) as started:
-        yield started
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What tests of traces share: a stand-in for CUPTI."""
+"""What tests of traces and of the probe share: stand-ins for CUPTI, the driver and PyTorch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from pinscope.runner import attach, tracing
 from pinscope.runner.traced_program import ask_cupti
 from pinscope.runner.tracing import pinned_rates
 from pinscope.store.store import Store
-from tests.data.fake_cupti import built, variables
+from tests.data.fake_cupti import variables
+from tests.data.fake_driver import build
+from tests.data.stand_ins import PACKAGES
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in."""
-    return built(tmp_path_factory.mktemp("cupti"))
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for the driver's library."""
+    return build(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +54,9 @@ def _cupti(library: Path, rates: dict[str, Any], monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, "ask_cupti", ask)
     for name in ("FAKE_CUPTI", "PYTHONPATH", "LD_LIBRARY_PATH"):
         monkeypatch.setenv(name, variables(library)[name])
+
+
+@pytest.fixture
+def _packages(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch and CuPy are there, too."""
+    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")

@@ -265,33 +265,32 @@ def test_doctor_tells_what_works_here_and_why_the_rest_does_not() -> None:
     assert "\x1b" not in text.stdout
 
 
-def test_a_signal_cancels_the_run_and_keeps_what_it_measured() -> None:
+@pytest.mark.parametrize(
+    ("how", "code", "status"),
+    [("by a signal", 130, "cancelled"), ("from another terminal", 130, "cancelled"), ("its child", 1, "interrupted")],
+)
+def test_a_run_that_is_ended_says_so_and_keeps_what_it_measured(how: str, code: int, status: str) -> None:
     with running("bandwidth", "--json", *ENDLESS) as process, Store() as store:
         until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
-        process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=30)
-        assert process.returncode == 130
         run = store.runs(recordings=False)[0]
-        assert run.status == "cancelled"
+        if how == "by a signal":
+            process.send_signal(signal.SIGTERM)
+        elif how == "from another terminal":  # the beginning of its id will do
+            answer = document(pinscope("runs", "cancel", run.id[:-2], "--json"))
+            assert answer == {"cancelled": run.id, "status": "cancelled"}
+        else:
+            assert run.process is not None
+            os.kill(run.process.pid, signal.SIGKILL)
+        out, errors = process.communicate(timeout=30)
+        assert process.returncode == code
         printed = json.loads(out)
-        assert printed["run"]["status"] == "cancelled"
+        assert printed["run"]["status"] == store.run(run.id).status == status
         assert printed["observations"] == store.observations(run.id)
         assert len(printed["observations"]) > 20
     assert "Traceback" not in errors
-    assert f"run {run.id} was cancelled" in errors
-
-
-def test_a_run_is_cancelled_from_another_terminal_by_the_beginning_of_its_id() -> None:
-    with running("bandwidth", "--json", *ENDLESS) as process, Store() as store:
-        until(lambda: any(run.observations > 20 for run in store.runs(recordings=False)), process)
-        run_id = store.runs(recordings=False)[0].id
-        assert document(pinscope("runs", "cancel", run_id[:-2], "--json")) == {
-            "cancelled": run_id, "status": "cancelled",
-        }  # fmt: skip
-        out, _ = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert len(json.loads(out)["observations"]) > 20
-    assert fails(pinscope("runs", "cancel", run_id), 2) == f"run {run_id} is not running; it is cancelled"
+    assert f"run {run.id} was {status}" in errors
+    if status == "cancelled":
+        assert fails(pinscope("runs", "cancel", run.id), 2) == f"run {run.id} is not running; it is cancelled"
 
 
 _LATE = """
@@ -327,20 +326,6 @@ def test_cancelling_stops_the_experiments_that_would_follow() -> None:
         process.communicate(timeout=30)
         assert process.returncode == 130
         assert [run.experiment for run in store.runs(recordings=False)] == ["bandwidth"]
-
-
-def test_a_run_whose_child_is_killed_ends_with_code_1_and_keeps_its_rows() -> None:
-    with running("bandwidth", *ENDLESS) as process, Store() as store:
-        until(lambda: any(run.observations and run.process for run in store.runs(recordings=False)), process)
-        child = store.runs(recordings=False)[0].process
-        assert child is not None
-        os.kill(child.pid, signal.SIGKILL)
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == 1
-        run = store.runs(recordings=False)[0]
-        assert run.status == "interrupted"
-        assert len(store.observations(run.id)) == run.observations > 0
-    assert "was interrupted" in errors
 
 
 @pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.release)])
@@ -379,9 +364,15 @@ def test_a_reader_that_goes_away_is_no_error(run_id: str) -> None:
         assert process.wait(30) == 0
 
 
-def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines() -> None:
-    drawn, facts = drawn_in_a_terminal("run", "bandwidth", "--lab", "host", "--quick", *LEAST)
-    assert b"%" in drawn
+RECORD = ("record", "--for", "0.3s", "--interval", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("words", "progress"), [(("run", "bandwidth", "--lab", "host", "--quick", *LEAST), b"%"), (RECORD, b"samples")]
+)
+def test_a_terminal_gets_a_bar_and_a_pipe_gets_plain_lines(words: tuple[str, ...], progress: bytes) -> None:
+    drawn, facts = drawn_in_a_terminal(*words)
+    assert progress in drawn
     assert b"\x1b[" in drawn
     assert b"\x1b" not in facts
 

@@ -5,13 +5,11 @@ CUPTI, the driver and PyTorch are stand-ins.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.data.stand_ins import PACKAGES
-from tests.integration.traces import Document, program, rows, traced
+from tests.integration.traces import program, rows, rules, traced
 
 START = """
 import numpy, torch; from cuda import gpu_model
@@ -37,16 +35,6 @@ kept[:90_000].copy_(value[:90_000], non_blocking=True); kept[90_000:] + 1; wait(
 host = copied()
 """
 COPIED = "def copied(): return value.to('cpu', non_blocking=True)\n"
-
-
-@pytest.fixture
-def _packages(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch is there, too."""
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
-
-
-def rules(document: Document) -> list[str]:
-    return [finding["rule"] for finding in document["run"]["findings"]]
 
 
 def lines_of(script: Path, ending: str) -> list[int]:

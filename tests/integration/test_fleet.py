@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import pytest
 import pinscope
 from pinscope import isolation
 from pinscope.store.store import Store
+from tests.data.waiting import until
 from tests.integration.processes import in_the_background, variables
 
 Security = pytest.importorskip("distributed").Security
@@ -56,15 +56,6 @@ async def serve():
 asyncio.run(serve())
 """
 """The scheduler of a Dask cluster of a user's own. Its folder has its address, certificates and workers' names."""
-
-
-def wait_until(holds: Any, seconds: float = 120.0) -> Any:
-    """Wait for a truth, and give it."""
-    deadline = time.monotonic() + seconds
-    while not (value := holds()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-    return value
 
 
 def parent_among(processes: list[psutil.Process]) -> psutil.Process | None:
@@ -110,7 +101,7 @@ class Cluster:
             assert worker.stdin is not None
             worker.stdin.write(f"{json.dumps({**order, 'folder': str(folder)})}\n")
             worker.stdin.flush()
-        wait_until(lambda: set(names) <= set((self.folder / "workers").read_text().split()))
+        until(lambda: set(names) <= set((self.folder / "workers").read_text().split()))
 
     def end(self, *names: str) -> None:
         """End these workers in order, if they still are."""
@@ -130,7 +121,7 @@ class Cluster:
         with in_the_background(*arguments, **known) as process:
             workers = {name: psutil.Process(self.workers[name].pid) for name in (*kill, *stop)}
             while workers:  # in any order: a host begins as soon as it is there
-                name = wait_until(lambda: next((name for name in workers if workers[name].children()), None))
+                name = until(lambda: next((name for name in workers if workers[name].children()), None))
                 workers.pop(name).send_signal(signal.SIGSTOP if name in stop else signal.SIGKILL)
             for name in kill:
                 with self.workers[name] as killed:
@@ -150,7 +141,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with subprocess.Popen([sys.executable, "-c", SCHEDULER, str(tmp_path)], env=variables()) as scheduler:
         cluster = Cluster(tmp_path)
         try:
-            wait_until((tmp_path / "workers").exists)
+            until((tmp_path / "workers").exists)
             yield cluster
         finally:
             cluster.end(*cluster.workers)
@@ -243,7 +234,7 @@ def test_what_a_host_cannot_hold_is_refused_there_and_the_rest_is_kept() -> None
 def test_only_who_holds_its_certificate_is_heard_and_ctrl_c_ends_all_of_it() -> None:
     with in_the_background(*RUN, *ENDLESS, "--local", "1") as process:
         command = psutil.Process(process.pid)
-        worker = wait_until(lambda: parent_among(command.children()))
+        worker = until(lambda: parent_among(command.children()))
         listening = {  # a child has its parent's sockets until it has become its program
             connection.laddr
             for process_here in (command, *command.children(recursive=True))

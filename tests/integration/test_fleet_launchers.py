@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.data.waiting import until
 from tests.integration.processes import in_the_background, variables
-from tests.integration.test_fleet import RUN, SHORT, hosts_of, wait_until
+from tests.integration.test_fleet import RUN, SHORT, hosts_of
 
 pytest.importorskip("distributed")
 
@@ -107,9 +108,9 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         *(f"--{name}={path}" for name, path in files.items()),
     ]
     with daemon(*munge):
-        wait_until((tmp_path / "munge" / "socket").exists)
+        until((tmp_path / "munge" / "socket").exists)
         with daemon("slurmctld", "-D", "-f", str(conf)), daemon("slurmd", "-D", "-f", str(conf)):
-            wait_until(lambda: "idle" in subprocess.run(["sinfo"], capture_output=True, text=True, check=False).stdout)
+            until(lambda: "idle" in subprocess.run(["sinfo"], capture_output=True, text=True, check=False).stdout)
             yield
 
 
@@ -126,7 +127,7 @@ def ssh_options(tmp_path: Path) -> Iterator[str]:
     conf.write_text(SSHD.format(folder=tmp_path, port=port))
     Path("/run/sshd").mkdir(exist_ok=True)
     with daemon(sshd, "-D", "-e", "-f", str(conf)):
-        wait_until(lambda: answers(port))
+        until(lambda: answers(port))
         known = f"-o StrictHostKeyChecking=no -o UserKnownHostsFile={tmp_path}/known"
         own = " ".join(
             f"{name}={variables()[name]}" for name in ("TMPDIR", "PINSCOPE_QUEUE", "PINSCOPE_COMMIT", "PYTHONPATH")
@@ -157,7 +158,7 @@ def _own_folder_goes() -> Iterator[None]:
 def test_slurm_starts_a_worker_on_its_node_and_keeps_no_job(slurm: None) -> None:
     code, result = carried_out("--slurm", "1")
     assert (code, hosts_of(result["stored"]), result["missing"]) == (0, [socket.gethostname()], [])
-    wait_until(lambda: subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout == "")
+    until(lambda: subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout == "")
     assert kept_by_workers() == []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -24,9 +24,8 @@ from pinscope.dashboard.pages import FLEET
 from pinscope.report.fleet import MOST_ROWS, read_fleet, render
 from pinscope.store.bundle import open_bundle, write_bundle
 from pinscope.store.store import Store
-from tests.conftest import Outliving
 from tests.data.synthetic_fleet import SyntheticFleet, fill, scaled_rows
-from tests.integration.postgresql_server import PostgreSQLServer, started_server
+from tests.integration.postgresql_server import PostgreSQLServer
 
 ROOT = Path(__file__).parents[2]
 HOSTS, FAULTS = 10_000, 20
@@ -39,12 +38,6 @@ up to twice as long beside others, who push it out of the caches."""
 IMPORT_SECONDS = 0.012
 """Of a run of 900 rows, at most; on a core that has nothing else to do it takes 0.004."""
 Answer = TypeVar("Answer")
-
-
-@pytest.fixture(scope="module")
-def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    with started_server(outliving) as started:
-        yield started
 
 
 def measured(what: str, do: Callable[[], Answer]) -> tuple[Answer, float]:

@@ -3,22 +3,15 @@ stand-ins."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.data.fake_cupti import FIRST_LINE
-from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
 MIB = 2**20
-
-
-@pytest.fixture
-def _stand_ins(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
 def lines(document: Document) -> dict[tuple[int, str], dict[str, Any]]:
@@ -26,7 +19,7 @@ def lines(document: Document) -> dict[tuple[int, str], dict[str, Any]]:
     return {(row["line"] - FIRST_LINE + 1, row["call"]): row for row in rows(document, "host_call")}
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_a_line_that_pins_has_its_seconds_on_the_cpu_and_a_pageable_copy_of_pinned_memory_its_reason(
     tmp_path: Path,
 ) -> None:
@@ -75,7 +68,7 @@ for step in range(10):
     assert calls[19, "Tensor.copy_"]["host_seconds"] > 0
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_what_if_says_of_each_line_why_it_was_left(tmp_path: Path) -> None:
     text = """\
 import numpy as np, torch
@@ -100,7 +93,7 @@ same.copy_(torch.tensor(np.ones((512, 512))))
     }
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_what_the_second_run_gathers_is_no_work_of_the_program_s(tmp_path: Path) -> None:
     text = """\
 import numpy as np, torch

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.data.fake_driver import Program, build, left_by, tracing
+from tests.data.fake_driver import Program, left_by
 from tests.integration.processes import Holder, holder, in_the_background
 
 MIB = 2**20
@@ -84,22 +84,10 @@ def test_a_pipe_that_closes_ends_it_quietly_however_rare_the_snapshots() -> None
         assert process.stderr.read() == ""
 
 
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Path]:
-    """Where the kernel's tracing is; skips where there is none."""
-    with tracing() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("driver"))
-
-
-def test_the_probe_tells_what_a_program_registers_and_copies_meanwhile(kernel: Path, library: Path) -> None:
-    with Program(library) as program:
+def test_the_probe_tells_what_a_program_registers_and_copies_meanwhile(kernel: Path, driver: Path) -> None:
+    with Program(driver) as program:
         chosen = ("--once", "--json", "--probe", "--interval", "1", "--pid", str(program.pid))
-        with running(*chosen, LD_LIBRARY_PATH=str(library.parent)) as process:
+        with running(*chosen, LD_LIBRARY_PATH=str(driver.parent)) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "pinscope: tracing registered memory for 1 s\n"
             memory = program.does("map", MIB)
@@ -115,9 +103,9 @@ def test_the_probe_tells_what_a_program_registers_and_copies_meanwhile(kernel: P
         assert left_by(process.pid, kernel) == set()
 
 
-def test_a_terminal_that_closes_takes_the_probe_away(kernel: Path, library: Path) -> None:
-    there = {"LD_LIBRARY_PATH": str(library.parent)}
-    with Program(library), running("--json", "--probe", "--interval", "0.2", **there) as process:
+def test_a_terminal_that_closes_takes_the_probe_away(kernel: Path, driver: Path) -> None:
+    there = {"LD_LIBRARY_PATH": str(driver.parent)}
+    with Program(driver), running("--json", "--probe", "--interval", "0.2", **there) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["probe"]["since"]
         assert left_by(process.pid, kernel)

@@ -20,7 +20,8 @@ from pinscope.live.source import snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.uprobes import ANOTHER_COPY
 from pinscope.records.registration import PidRegistrations
-from tests.data.fake_driver import Program, build, left_by, tracing
+from tests.data.fake_driver import Program, build, left_by
+from tests.data.waiting import until
 
 MIB = 2**20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,28 +33,17 @@ TICK_SECONDS = 0.05
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Path]:
-    with tracing() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def tracker(library: Path, kernel: Path) -> Iterator[Tracker]:
+def tracker(driver: Path, kernel: Path) -> Iterator[Tracker]:
     """One for all: setting probes and removing them takes the kernel a second."""
-    with Tracker(libraries=[library]) as running:
+    with Tracker(libraries=[driver]) as running:
         time.sleep(TICK_SECONDS)
         yield running
     assert left_by(os.getpid(), kernel) == set()
 
 
 @pytest.fixture
-def program(library: Path, tracker: Tracker) -> Iterator[Program]:
-    with Program(library) as running:
+def program(driver: Path, tracker: Tracker) -> Iterator[Program]:
+    with Program(driver) as running:
         yield running
 
 
@@ -107,8 +97,8 @@ def test_where_no_address_can_be_found_the_size_counts_until_a_release(tracker: 
     assert [(piece.address, piece.bytes) for piece in registrations_of(tracker, program).pieces] == [(None, 3000)]
 
 
-def test_two_processes_at_once_are_told_apart_and_so_are_their_threads(tracker: Tracker, library: Path) -> None:
-    with Program(library) as first_program, Program(library) as second_program:
+def test_two_processes_at_once_are_told_apart_and_so_are_their_threads(tracker: Tracker, driver: Path) -> None:
+    with Program(driver) as first_program, Program(driver) as second_program:
         first, second = first_program.does("map", MIB), second_program.does("map", MIB)
         first_program.does("register", first, 5000, 0)
         assert first_program.tries("thread\nregister", first + 8192, 7000, 0)[0] == 0
@@ -158,14 +148,14 @@ def test_a_context_that_ended_is_noted(tracker: Tracker, program: Program) -> No
     assert known.context_ended_at > known.pieces[0].since
 
 
-def test_a_program_in_another_language_is_followed(tracker: Tracker, library: Path) -> None:
+def test_a_program_in_another_language_is_followed(tracker: Tracker, driver: Path) -> None:
     code = (
         "import ctypes, sys; driver = ctypes.CDLL(sys.argv[1]); place = ctypes.c_void_p()\n"
         "print(driver.cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(3000), 0), place.value, flush=True)\n"
         "input(); print(driver.cuMemFreeHost(place), flush=True); input()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(driver)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -212,10 +202,10 @@ def test_reading_costs_little(tracker: Tracker, program: Program) -> None:
 
 
 def test_a_second_probe_in_one_process_is_refused_and_a_forked_child_leaves_its_parents_alone(
-    tracker: Tracker, program: Program, library: Path, kernel: Path
+    tracker: Tracker, program: Program, driver: Path, kernel: Path
 ) -> None:
     with pytest.raises(NotPossible, match="has a probe already"):
-        Tracker(libraries=[library]).start()
+        Tracker(libraries=[driver]).start()
     child = os.fork()
     if not child:
         tracker.stop()
@@ -241,10 +231,7 @@ def test_of_a_program_with_another_copy_it_is_said_that_it_is_not_followed(
     with Program(build(tmp_path)) as other:
         program.does("register", program.does("map", MIB), 5000, 0)
         other.does("register", other.does("map", MIB), 6000, 0)
-        deadline = time.monotonic() + 60
-        while other.pid not in tracker.registered().not_followed:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: other.pid in tracker.registered().not_followed)
         registrations = tracker.registered()
         assert registrations.not_followed[other.pid] == ANOTHER_COPY
         assert program.pid not in registrations.not_followed

@@ -16,7 +16,7 @@ from pinscope.live.tracker import Tracker
 from pinscope.probes.copy_calls import COPY_CALLS, CopyProbe
 from pinscope.probes.elf import function_offsets
 from pinscope.records.registration import Copies
-from tests.data.fake_driver import Program, build, is_probed, left_by, tracing
+from tests.data.fake_driver import Program, is_probed, left_by, tracing
 
 MIB = 2**20
 SMALL = 2**16
@@ -24,21 +24,16 @@ SMALL = 2**16
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
-def program(library: Path) -> Iterator[Program]:
+def program(driver: Path) -> Iterator[Program]:
     """One that runs before the probe starts."""
-    with Program(library) as running:
+    with Program(driver) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def tracker(library: Path, program: Program) -> Iterator[Tracker]:
+def tracker(driver: Path, program: Program) -> Iterator[Tracker]:
     with tracing() as folder:
-        with Tracker(libraries=[library], copies_of=[program.pid]) as running:
+        with Tracker(libraries=[driver], copies_of=[program.pid]) as running:
             yield running
         assert left_by(os.getpid(), folder) == set()
 
@@ -95,39 +90,39 @@ def test_memory_is_pinned_while_it_is(tracker: Tracker, program: Program) -> Non
     assert {row[2:] for row in new(tracker, program, before)} == {("unknown", 100), ("pinned", 1000), ("unknown", 300)}
 
 
-def test_another_process_is_not_counted_and_has_no_probes(tracker: Tracker, program: Program, library: Path) -> None:
+def test_another_process_is_not_counted_and_has_no_probes(tracker: Tracker, program: Program, driver: Path) -> None:
     before = rows(counted(tracker, program))
-    with Program(library) as other:
-        assert not is_probed(other.pid, library)
+    with Program(driver) as other:
+        assert not is_probed(other.pid, driver)
         other.does("h2d", 4096, other.does("map", MIB), 4096)
     assert rows(counted(tracker, program)) == before
-    assert is_probed(program.pid, library)
+    assert is_probed(program.pid, driver)
 
 
 @contextmanager
-def probe(program: Program, library: Path) -> Iterator[CopyProbe]:
-    with library.open("rb") as file:
+def probe(program: Program, driver: Path) -> Iterator[CopyProbe]:
+    with driver.open("rb") as file:
         offsets = function_offsets(file.fileno(), COPY_CALLS, os.uname().machine).value
     assert offsets
     with tracing(), closing(CopyProbe([program.pid], ring_bytes=SMALL)) as opened:
-        opened.add(str(library), offsets)
+        opened.add(str(driver), offsets)
         yield opened
 
 
-def test_more_calls_than_the_ring_takes_are_lost_and_said_and_after_the_end_nothing_is_left(library: Path) -> None:
+def test_more_calls_than_the_ring_takes_are_lost_and_said_and_after_the_end_nothing_is_left(driver: Path) -> None:
     room, more = SMALL // 48, 100
-    with Program(library) as program:
-        with probe(program, library) as opened:
+    with Program(driver) as program:
+        with probe(program, driver) as opened:
             program.does("many", room + more, 512)
             assert (len(opened.read().calls), opened.lost_calls()) == (room, more)
             program.does("many", more, 512)
             assert (len(opened.read().calls), opened.lost_calls()) == (more, more)
-            assert is_probed(program.pid, library)
-        assert not is_probed(program.pid, library)
+            assert is_probed(program.pid, driver)
+        assert not is_probed(program.pid, driver)
 
 
-def test_a_process_that_has_ended_is_no_trouble(library: Path) -> None:
-    with Program(library) as program:
+def test_a_process_that_has_ended_is_no_trouble(driver: Path) -> None:
+    with Program(driver) as program:
         program.kill()
-        with probe(program, library) as opened:
+        with probe(program, driver) as opened:
             assert opened.read().calls == []

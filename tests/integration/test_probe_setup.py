@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -16,21 +15,10 @@ from pinscope.errors import NotPossible
 from pinscope.live.source import LiveSource, snapshot
 from pinscope.live.tracker import Tracker
 from pinscope.probes.tracefs import TraceInstance
-from tests.data.fake_driver import LIBRARY, Program, build, left_by, tracing
+from tests.data.fake_driver import LIBRARY, Program, build, left_by
+from tests.data.waiting import until
 
 MIB = 2**20
-PATIENCE_SECONDS = 60.0
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Path]:
-    with tracing() as folder:
-        yield folder
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +27,10 @@ def _leaves_no_probe_behind(kernel: Path) -> Iterator[None]:
     assert left_by(os.getpid(), kernel) == set()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that the tracker must find out by looking."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_events_that_came_too_fast_are_counted_as_lost(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_came_too_fast_are_counted_as_lost(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pinscope.live.tracker.READ_SECONDS", 3600.0)
     monkeypatch.setattr("pinscope.probes.tracefs._buffer_kib", lambda: 8)
-    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+    with Tracker(libraries=[driver]) as tracker, Program(driver) as program:
         program.does("register", program.does("map", MIB), MIB, 0)
         program.does("pairs", 5000)
         registrations = tracker.registered()
@@ -62,9 +42,9 @@ def test_events_that_came_too_fast_are_counted_as_lost(library: Path, monkeypatc
         assert "too fast" in holder.estimates["registered_bytes"].text
 
 
-def test_stopped_and_started_again_it_begins_anew_and_what_was_pinned_before_is_unknown(library: Path) -> None:
-    tracker = Tracker(libraries=[library])
-    with Program(library) as program:
+def test_stopped_and_started_again_it_begins_anew_and_what_was_pinned_before_is_unknown(driver: Path) -> None:
+    tracker = Tracker(libraries=[driver])
+    with Program(driver) as program:
         place = program.does("map", MIB)
         for from_start in (True, False):
             tracker.start()
@@ -88,9 +68,9 @@ def test_a_live_source_starts_and_stops_the_probe_and_tells_if_its_trace_breaks_
     def fails(self: TraceInstance, limit_seconds: float = 1.0) -> str:
         raise OSError(5, "Input/output error")
 
-    library = build(tmp_path)
-    with LiveSource(tracker=Tracker(libraries=[library])) as source, Program(library) as program:
-        library.unlink()  # as when a package is updated: it is followed still
+    driver = build(tmp_path)
+    with LiveSource(tracker=Tracker(libraries=[driver])) as source, Program(driver) as program:
+        driver.unlink()  # as when a package is updated: it is followed still
         program.does("register", program.does("map", MIB), 5000, 0)
         holder = next(holder for holder in source.take().holders if holder.pid == program.pid)
         assert holder.registered_bytes == 5000
@@ -115,9 +95,9 @@ sys.stdin.read()
 """
 
 
-def child_with_probe(library: Path) -> subprocess.Popen[str]:
+def child_with_probe(driver: Path) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CHILD, str(driver)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "runs\n"
@@ -125,13 +105,13 @@ def child_with_probe(library: Path) -> subprocess.Popen[str]:
 
 
 def test_two_processes_probe_at_once_and_what_a_killed_one_left_is_removed_by_the_next(
-    library: Path, kernel: Path
+    driver: Path, kernel: Path
 ) -> None:
-    killed, child = child_with_probe(library), child_with_probe(library)
+    killed, child = child_with_probe(driver), child_with_probe(driver)
     killed.kill()
     killed.communicate()
     assert left_by(killed.pid, kernel) != set()
-    with Tracker(libraries=[library]) as tracker, Program(library) as program:
+    with Tracker(libraries=[driver]) as tracker, Program(driver) as program:
         assert left_by(killed.pid, kernel) == set()
         program.does("register", program.does("map", MIB), 5000, 0)
         known = tracker.registered().by_pid[program.pid]
@@ -144,22 +124,22 @@ def test_two_processes_probe_at_once_and_what_a_killed_one_left_is_removed_by_th
 
 
 def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
-    library: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+    driver: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, hangs = threading.Event(), threading.Event()
 
     def follow(*arguments: object) -> object:
         hangs.set()
-        goes_on.wait(2 * PATIENCE_SECONDS)
+        goes_on.wait(120)
         raise OSError(5, "Input/output error")
 
-    tracker = Tracker(libraries=[library])
+    tracker = Tracker(libraries=[driver])
     tracker.start()
     monkeypatch.setattr("pinscope.live.tracker._Session.update", follow)
     monkeypatch.setattr("pinscope.live.tracker.STOP_SECONDS", 0.1)
     monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
     try:
-        assert hangs.wait(PATIENCE_SECONDS)
+        assert hangs.wait(60)
         tracker.stop()
         assert left_by(os.getpid(), kernel) == set()
         assert not goes_on.is_set()
@@ -169,7 +149,7 @@ def test_a_stop_takes_the_probe_away_though_a_reading_hangs(
 
 
 def test_programs_of_an_installed_library_that_cannot_be_probed_are_not_followed(
-    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = build(tmp_path)
     adds = TraceInstance.add_group
@@ -180,7 +160,7 @@ def test_programs_of_an_installed_library_that_cannot_be_probed_are_not_followed
         return adds(self, number, lines)
 
     monkeypatch.setattr(TraceInstance, "add_group", refuses)
-    with Tracker(libraries=[library, odd]) as tracker, Program(odd) as program:
+    with Tracker(libraries=[driver, odd]) as tracker, Program(odd) as program:
         program.does("register", program.does("map", MIB), 5000, 0)
         until(lambda: program.pid in tracker.registered().not_followed)
         registrations = tracker.registered()

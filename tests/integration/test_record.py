@@ -26,7 +26,7 @@ from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from tests.data.fake_driver import PROGRAM, Program, build, tracing
 from tests.data.waiting import until
-from tests.integration.processes import drawn_in_a_terminal, holder, in_the_background
+from tests.integration.processes import holder, in_the_background
 from tests.unit.store.runs import environment
 
 MIB = 2**20
@@ -172,10 +172,3 @@ def test_a_database_that_is_deleted_meanwhile_leaves_all_of_it_in_the_file(tmp_p
         for kept, rows in ((run, store.observations(run.id)), *read_bundle(file)):
             assert kept.status == "done"
             assert len(rows_of(list(rows), "host")) > before
-
-
-def test_a_terminal_shows_how_it_goes_in_place(tmp_path: Path) -> None:
-    drawn, facts = drawn_in_a_terminal("record", "--for", "0.3s", "--interval", "0.1")
-    assert b"samples" in drawn
-    assert b"\x1b[" in drawn
-    assert b"\x1b" not in facts

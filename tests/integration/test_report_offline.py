@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pinscope.report.facts import Document, open_document
 from pinscope.report.write import run_document, write_report
 from pinscope.store.bundle import read_bundle
 from tests.data import synthetic
+from tests.data.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -160,10 +160,7 @@ def test_a_report_opens_without_network_and_is_legible_on_a_desk_and_on_a_phone(
 
 def becomes_true(page: Page, expression: str, argument: object = None) -> None:
     """Ask again and again from outside: the report's policy forbids the eval with which Playwright waits inside."""
-    deadline = time.monotonic() + 120
-    while not page.evaluate(expression, argument):
-        assert time.monotonic() < deadline, expression
-        time.sleep(0.05)
+    until(lambda: page.evaluate(expression, argument))
 
 
 DRAWN_TO_WIDTH = """() => Array.from(document.querySelectorAll(".plot")).every(plot =>

@@ -31,12 +31,6 @@ LONG = {**SHORT, "sizes": "64KiB,128KiB,256KiB", "repeats": "10000", "precision"
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    with Store() as opened:
-        yield opened
-
-
-@pytest.fixture
 def start(store: Store) -> Iterator[Callable[..., Job]]:
     """Start bandwidth on the host model; what still runs when the test ends is killed."""
     started: list[Job] = []

@@ -16,17 +16,11 @@ from pinscope.runner.jobs import Request, ended_run, prepare, reconcile, start
 from pinscope.store.safe_writer import SafeWriter, find_saved
 from pinscope.store.store import Store
 from tests.conftest import Outliving
-from tests.integration.postgresql_server import PostgreSQLServer, started_server
+from tests.integration.postgresql_server import PostgreSQLServer
 from tests.unit.store.runs import environment, new_rows, new_run, repeats
 from tests.unit.store.test_attachments import *  # noqa: F403 - the same tests, on the ``url`` of this file
 from tests.unit.store.test_fleet_store import *  # noqa: F403 - likewise
 from tests.unit.store.test_store import *  # noqa: F403 - the same tests, on the ``url`` of this file
-
-
-@pytest.fixture(scope="module")
-def server(outliving: Outliving) -> Iterator[PostgreSQLServer]:
-    with started_server(outliving) as started:
-        yield started
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.probes.attachable import OLDEST
-from pinscope.tracing.descendants import JOINING
 from tests.data.fake_cupti import FIRST_LINE, ROOT, built
 from tests.integration.test_what_if_wait import COPY, READS
 from tests.integration.traces import program, rows, traced
 
-TRACING = Path(JOINING).parent
 INSIDE = (
     "attached", "bound", "checks", "cupti_library", "descendants", "error_filter", "faults", "host_calls",
     "host_data", "lanes", "library_calls", "library_log", "loader_origins", "managed", "mapped_file", "part",

@@ -142,12 +142,6 @@ def test_under_a_trace_parts_are_ranges_or_all_that_is_recorded(tmp_path: Path) 
     assert parts["run"]["params"]["only_parts"] is True
 
 
-def test_pinscope_is_as_light_to_import_as_before() -> None:
-    loaded = "import sys, pinscope; print(sorted(name for name in sys.modules if name.startswith('pinscope')))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert done.stdout == "['pinscope']\n"
-
-
 ALONE = "import shutil\nfrom pinscope.tracing import part\nalone = part._ALONE\n"
 
 

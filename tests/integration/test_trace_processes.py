@@ -14,6 +14,7 @@ import pytest
 
 from pinscope.cli.main import main
 from tests.data.fake_cupti import PRELUDE
+from tests.data.waiting import until
 from tests.integration.traces import attached, rows, traced
 
 COPIES = PRELUDE + "for _ in range(int(sys.argv[1])): copy(1 << 20, PAGEABLE, DEVICE); kernel(1000)\n"
@@ -151,10 +152,7 @@ def test_processes_that_copy_on_after_the_program_s_end_break_nothing_and_leave_
         assert list(temporary.iterdir()) == []
     finally:
         (tmp_path / "go").touch()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and len(list(tmp_path.glob("*.done"))) < 3:
-        time.sleep(0.02)
-    assert len(list(tmp_path.glob("*.done"))) == 3
+    until(lambda: len(list(tmp_path.glob("*.done"))) == 3)
     assert (tmp_path / "err").read_text() == ""
 
 

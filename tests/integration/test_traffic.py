@@ -3,21 +3,14 @@ stand-ins."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.data.fake_cupti import FIRST_LINE
-from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import program, rows, traced
 
 SIZE = 1 << 20
-
-
-@pytest.fixture
-def _stand_ins(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
 
 
 TEXT = """\
@@ -39,7 +32,7 @@ for batch in loader:
 """
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_what_is_sent_again_is_counted_and_a_loader_is_known_by_its_batches(tmp_path: Path) -> None:
     """What the program makes of a batch is no batch."""
     code, document = traced(tmp_path, program(tmp_path, TEXT))
@@ -53,7 +46,7 @@ def test_what_is_sent_again_is_counted_and_a_loader_is_known_by_its_batches(tmp_
     assert (loader["pins_batches"], loader["workers"]) == (False, 1)
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_a_loader_that_a_library_makes_anew_is_that_of_the_program_and_a_second_one_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "site-packages"
     folder.mkdir()
@@ -92,7 +85,7 @@ def send(batch):
 """
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_of_a_child_that_imports_a_library_first_the_calls_are_followed(tmp_path: Path) -> None:
     """The recording begins with the import of ctypes, which may stand within that of the library."""
     child = program(tmp_path, TEXT, "child.py")
@@ -103,7 +96,7 @@ def test_of_a_child_that_imports_a_library_first_the_calls_are_followed(tmp_path
     assert [row["count"] for row in rows(document, "loader")] == [6]
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_copies_of_a_thread_without_python_are_of_the_call_that_left_them_to_it(tmp_path: Path) -> None:
     """JAX stands in for itself by two functions, and copies where no Python code runs."""
     text = """\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
 from pinscope.tracing.stacks import file_label
 from tests.data.fake_cupti import FIRST_LINE
-from tests.data.stand_ins import PACKAGES
 from tests.integration.traces import Document, program, rows, traced
 
 MIB = 2**20
@@ -33,11 +31,6 @@ print(total)
 COPIES = FIRST_LINE + 4
 
 
-@pytest.fixture
-def _stand_ins(_cupti: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{os.environ['PYTHONPATH']}{os.pathsep}{PACKAGES}")
-
-
 def compared(tmp_path: Path, *arguments: str | Path) -> tuple[Document, Document]:
     """JSON of both runs of ``--what-if``, which end well."""
     code, document = traced(tmp_path, "--what-if", *arguments)
@@ -45,7 +38,7 @@ def compared(tmp_path: Path, *arguments: str | Path) -> tuple[Document, Document
     return document, document["what_if"]
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_the_program_runs_twice_and_what_pinning_saved_is_measured(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +89,7 @@ for step in range(20):
 """
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_two_lines_are_pinned_in_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = program(tmp_path, TWO_LINES)
     images, labels = f"train.py:{COPIES}", f"train.py:{COPIES + 1}"
@@ -107,7 +100,7 @@ def test_two_lines_are_pinned_in_one_run(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err.count("Next:") == 1  # of both runs
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 @pytest.mark.parametrize(
     ("path", "line"), [("caf\udce9", None), ("/".join(["d" * 200] * 12), COPIES)], ids=["not UTF-8", "long"]
 )
@@ -137,7 +130,7 @@ for step in range(20):
 """
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_both_runs_are_compared_from_the_same_copy_on(tmp_path: Path) -> None:
     """The line copies from pinned memory before it copies from pageable memory, long after: in the second run all is
     from pinned memory."""
@@ -147,7 +140,7 @@ def test_both_runs_are_compared_from_the_same_copy_on(tmp_path: Path) -> None:
     assert before["first_seconds"] == min(row["first_seconds"] for row in sites) == 0.0
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_a_line_that_cannot_be_redirected_and_an_output_that_differs_are_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +167,7 @@ for batch in DataLoader(batches, collate_fn=collate):
 UNPINNABLE = "left 5 parts of its batches as they are: RuntimeError: only dense CPU tensors can be pinned"
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_what_became_of_a_dataloader_s_batches_is_said(tmp_path: Path) -> None:
     _, second = compared(tmp_path, "pin", program(tmp_path, LOADERS))
     reasons = {row["line"]: row.get("reason", "").partition("iterates over ")[2] for row in rows(second, "redirected")}
@@ -184,7 +177,7 @@ def test_what_became_of_a_dataloader_s_batches_is_said(tmp_path: Path) -> None:
     assert {row["source"] for row in rows(second, "site")} == {"pinned"}
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_a_second_run_that_fails_is_said_and_the_exit_code_is_the_first_s(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +196,7 @@ there.touch()
     assert err.count("Next:") == 1  # of the first run
 
 
-@pytest.mark.usefixtures("_stand_ins")
+@pytest.mark.usefixtures("_packages")
 def test_there_is_no_second_run_without_a_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = program(tmp_path, "copy(1 << 20, PAGEABLE, DEVICE)\nprint('once')\nsys.exit(len(sys.argv) - 1)")
     assert main(["trace", "--what-if", "pin", str(path)]) == 0
@@ -218,7 +211,6 @@ def test_what_is_asked_for_wrongly_is_refused_in_one_line(tmp_path: Path, capfd:
     path = str(program(tmp_path, ""))
     for options, words in (
         (["--what-if", "pun"], "--what-if takes pin or wait, or with a line"),
-        (["--what-if", "pin:none.py:1"], "there is no file none.py"),
         (["--what-if", "pin", "--no-stacks"], "--what-if needs the lines that --no-stacks leaves out"),
         (["--what-if", "pin", "--for", "5s"], "--what-if compares the same work in both runs"),
     ):

@@ -11,7 +11,7 @@ import pytest
 
 from pinscope.store.store import Store
 from tests.data.fake_cupti import FIRST_LINE
-from tests.integration.traces import Document, program, rows, traced
+from tests.integration.traces import Document, program, rows, rules, traced
 
 READS = """
 host, gpu = (ctypes.c_uint64 * 1024)(), (ctypes.c_uint64 * 1024)()
@@ -45,10 +45,6 @@ def compared(tmp_path: Path, text: str, *arguments: str) -> Document:
     assert code == 0
     second: Document = document["what_if"]
     return second
-
-
-def rules(document: Document) -> list[str]:
-    return [finding["rule"] for finding in document["run"]["findings"]]
 
 
 @pytest.mark.usefixtures("_cupti")

@@ -80,6 +80,11 @@ def rows(document: Document, kind: str) -> list[dict[str, Any]]:
     return [row for row in document["observations"] if row["kind"] == kind]
 
 
+def rules(document: Document) -> list[str]:
+    """Of its findings."""
+    return [finding["rule"] for finding in document["run"]["findings"]]
+
+
 def attached(document: Document, name: str) -> list[dict[str, Any]]:
     """The rows of an attachment."""
     with Store() as store:

@@ -1,14 +1,18 @@
-"""Which unit tests ``scripts/test --quick`` leaves out."""
+"""Which unit tests ``scripts/test --quick`` leaves out, and what those of several rooms share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pinscope.lab.cgroup_sandbox import find_place
+
+if TYPE_CHECKING:
+    from pinscope.lab.hostmodel import HostModelLab
 
 SLOW = (
     "analysis/test_check_campaign.py",
@@ -17,8 +21,8 @@ SLOW = (
     "cli/test_docs.py",
     "cli/test_errors.py",
     "cli/test_fleet_view.py",
+    "cli/test_outcome.py",
     "cli/test_record.py",
-    "cli/test_run_all.py",
     "cli/test_table.py",
     "dashboard",
     "experiments/bandwidth/test_charts.py",
@@ -64,9 +68,7 @@ SLOW = (
     "probes/test_uprobes.py",
     "python/",
     "recordings",
-    "report/test_code.py",
     "report/test_comparison.py",
-    "report/test_opened.py",
     "report/test_perfetto.py",
     "report/test_readable.py",
     "report/test_tables_round_trip.py",
@@ -96,15 +98,12 @@ SLOW = (
 seconds of a core or more."""
 SAMPLED = (
     "dashboard/test_pages.py::test_a_page_stands_with_an_empty_store",
-    "experiments/dataloader/test_steady_state.py::test_the_interval_holds",
     "experiments/registration/test_member.py::test_a_process_killed_at_any_step",
     "experiments/test_registry.py",
     "experiments/test_ways_are_said_once.py",
     "recordings/test_findings.py",
     "recordings/test_partial_verdicts.py",
-    "report/test_opened.py",
     "store/test_anonymous.py::test_a_recording_can_be_given_away",
-    "store/test_private.py::test_what_was_open_is_closed",
     "store/test_read_only.py::test_on_a_read_only_file_system",
     "tracing/test_recorder.py::test_a_fault_of_ours",
     "tracing/test_recorder.py::test_what_a_signal_raises",
@@ -135,6 +134,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if number[name] % 4:
                 item.add_marker(pytest.mark.release)
             number[name] += 1
+
+
+@pytest.fixture
+def lab() -> Iterator[HostModelLab]:
+    """The host model."""
+    from pinscope.lab.hostmodel import HostModelLab
+
+    with HostModelLab() as lab:
+        yield lab
 
 
 @pytest.fixture

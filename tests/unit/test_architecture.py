@@ -1,4 +1,5 @@
-"""The house: a room imports only from floors below it, and each third party comes in through its own door."""
+"""The house: a room imports only from floors below it, each third party comes in through its own door, and whoever has
+read the folder of one experiment knows where all stands in every other."""
 
 from __future__ import annotations
 
@@ -289,3 +290,21 @@ def _names_of(module: str) -> set[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
     return names
+
+
+FOLDERS = sorted(path.parent for path in (ROOT / "pinscope" / "experiments").glob("*/experiment.py"))
+FILES = {"experiment.py", "ways.py", "reading.py", "findings.py", "charts.py"}
+BESIDE = ("cuda_", "torch_", "child_", "code_")
+"""What touches a GPU library, what a child process runs, and code to paste."""
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_has_the_five_files_and_no_others(folder: Path) -> None:
+    others = {path.name for path in folder.glob("*.py")} - FILES
+    assert not [name for name in others if not name.startswith(BESIDE)]
+
+
+def test_the_folders_are_those_of_the_registry() -> None:
+    from pinscope.experiments.registry import EXPERIMENTS
+
+    assert {folder.name for folder in FOLDERS} == {entry.name for entry in EXPERIMENTS}

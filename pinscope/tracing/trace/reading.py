@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from pinscope.analysis.read_rows import Kind, Row
-from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
+from pinscope.analysis.texts import fits
 from pinscope.records.parameters import Inputs, parameter
 from pinscope.records.run import Quantity, Run, Table, quantity
 from pinscope.records.trace_row import LARGE_BYTES, TraceRow
@@ -48,7 +48,7 @@ def trace_verdict(seen: Seen) -> str:
     said = ""
     for clause in filter(None, (words(seen) for words in CLAUSES)):
         longer = f"{said} {clause}".strip()
-        if not said or (len(longer) <= MOST_CHARACTERS and len(longer.split()) <= MOST_WORDS):
+        if not said or fits(longer):
             said = longer
     return said or _nothing(seen)
 

@@ -35,8 +35,3 @@ def test_the_file_and_json_are_the_same_document(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.startswith(f"Wrote {file}")
     assert main(["compare", H100, H200, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(file.read_text())
-
-
-def test_bad_input_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", H100]) == 2
-    assert "two sides or more" in capsys.readouterr().err

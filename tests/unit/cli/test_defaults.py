@@ -9,6 +9,7 @@ import pytest
 
 from pinscope.cli.main import main, settings_file
 from pinscope.store.store import Store
+from tests.unit.cli.test_errors import refused
 from tests.unit.store.runs import new_run
 
 
@@ -53,10 +54,7 @@ def test_a_file_that_makes_no_sense_is_refused_in_one_line(
     file: Path, text: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(text)
-    assert main(["runs", "list"]) == 2
-    out, errors = capsys.readouterr()
-    assert (out, errors.count("\n")) == ("", 1)
-    assert complaint in errors
+    assert complaint in refused(["runs", "list"], 2, capsys)
 
 
 def test_a_file_in_the_working_folder_changes_nothing(

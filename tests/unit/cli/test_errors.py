@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["run", "all", *HOST, "--set", "sizes=1024TiB"], 3, " is safe here"),
         (["run", "bandwidth", *HOST, "--device", "1"], 2, "no device 1"),
         (["run", "bandwidth", "--lab", "tpu"], 2, "'--lab': 'tpu' is not one of 'cuda', 'host'"),
-        (["run", "bandwidth", *HOST, "--set", "nope=1"], 2, "no parameter 'nope'"),
+        (["run", "bandwidth", *HOST, "--set", "nope=1"], 2, "no parameter 'nope'; there are: node, precision"),
         (["run", "bandwidth", *HOST, "--set", "sizes"], 2, "KEY=VALUE"),
         (["run", "bandwidth", *HOST, "--set", "sizes=8", "--set", "sizes=16"], 2, "given twice"),
         (["run", "all", *HOST, "--set", "nope=1"], 2, "no experiment has a parameter 'nope'"),

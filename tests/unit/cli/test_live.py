@@ -25,6 +25,7 @@ from tests.data.snapshot_checks import captured
 from tests.data.synthetic_gpu import busy_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder, host, link, snapshot
+from tests.unit.cli.test_errors import refused
 
 BROKEN_FIGURE = re.compile(r"(^|\s)[KMGT]iB\b|\d$")
 """A unit without its number before it, or a number without its unit behind it."""
@@ -195,12 +196,7 @@ def test_bad_input_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) ->
         (["--pid", "4194305"], "there is no process 4194305"),
         (["now"], "now"),
     ]:
-        assert main(["live", "--once", *arguments]) == 2
-        out, errors = capsys.readouterr()
-        assert out == ""
-        assert len(errors.splitlines()) == 1
-        assert errors.startswith("pinscope: ")
-        assert complaint in errors
+        assert complaint in refused(["live", "--once", *arguments], 2, capsys)
 
 
 def test_processes_that_only_lock_memory_stand_apart_below_those_that_pin_it() -> None:

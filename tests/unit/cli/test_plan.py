@@ -11,6 +11,7 @@ import pytest
 
 from pinscope.cli.main import main
 from pinscope.planning.plan import PlanParams, command_line
+from tests.unit.cli.test_errors import refused
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 
@@ -60,19 +61,16 @@ def test_the_command_that_the_page_shows_plans_the_same(capsys: pytest.CaptureFi
 
 
 def test_a_run_or_a_gpu_that_no_run_knows_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--pinned", "1GiB", "--like", "abacus"]) == 2
-    assert "no run 'abacus'" in capsys.readouterr().err
+    assert "no run 'abacus'" in refused(["plan", "--pinned", "1GiB", "--like", "abacus"], 2, capsys)
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--pinned", "0"], "pinned: "),
         (["--pinned", "1GiB", "--processes", "many"], "Invalid value for '--processes'"),
         (["--pinned", "1GiB", "--host-memory", ""], "'' is not a size"),
         ([], "give --pinned, for each process, or --pinned-total, their sum: one of the two"),
         (["--pinned", "1GiB", "--pinned-total", "8GiB"], "one of the two"),
-        (["--pinned", "700"], "pinned: 700 bytes: did you forget the unit"),
     ],
 )
 def test_bad_input_is_one_line_and_opens_no_database(
@@ -80,9 +78,5 @@ def test_bad_input_is_one_line_and_opens_no_database(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PINSCOPE_DATABASE", f"sqlite:///{tmp_path / 'none.sqlite'}")
-    assert main(["plan", *arguments]) == 2
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert errors.count("\n") == 1
-    assert complaint in errors
+    assert complaint in refused(["plan", *arguments], 2, capsys)
     assert not (tmp_path / "none.sqlite").exists()

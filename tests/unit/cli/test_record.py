@@ -10,18 +10,15 @@ import pytest
 from pinscope.cli.main import main
 from pinscope.store.bundle import read_bundle
 from pinscope.store.store import Store
+from tests.unit.cli import test_errors
 
 
 def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
     """Its one line, after a command that must fail and keep nothing."""
-    assert main(["record", *arguments]) == code
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert errors.startswith("pinscope: ")
-    assert errors.count("\n") == 1
+    line = test_errors.refused(["record", *arguments], code, capsys)
     with Store() as store:
         assert store.runs(recordings=False) == []
-    return errors.removeprefix("pinscope: ").strip()
+    return line
 
 
 @pytest.mark.parametrize(
@@ -51,9 +48,11 @@ def test_bad_input_is_one_line_and_nothing_is_kept(
 
 
 def test_no_file_is_overwritten_and_none_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = tmp_path / "mine.pinscope"
+    mine, link = tmp_path / "mine.pinscope", tmp_path / "link.pinscope"
     mine.write_text("mine")
-    assert "is there already" in refused(["--for", "10m", "-o", str(mine)], 2, capsys)
+    link.symlink_to("nowhere")
+    for there in (mine, link):
+        assert "is there already" in refused(["--for", "10m", "-o", str(there)], 2, capsys)
     assert mine.read_text() == "mine"
 
 

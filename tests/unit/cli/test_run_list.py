@@ -14,6 +14,7 @@ from pinscope.records.run import Progress, quantity
 from pinscope.store.documents import DamagedRun
 from pinscope.store.store import Store
 from tests.data import synthetic
+from tests.unit.cli.test_errors import refused
 from tests.unit.store.runs import new_run
 
 VERDICT = (
@@ -110,10 +111,7 @@ def test_what_cannot_be_changed_is_one_line(
 ) -> None:
     with Store() as store:
         store.add(new_run("run-a", status="done"))
-    assert main(["runs", *arguments]) == 2
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert complaint in errors
+    assert complaint in refused(["runs", *arguments], 2, capsys)
 
 
 def test_a_damaged_run_says_why_and_how_it_is_removed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,16 @@ def test_a_run_whose_figure_is_not_known_is_left_out_and_where_none_is_known_the
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
-    [(["scatter"], "no finished run"), (["nothing"], "no experiment"), (["bandwidth"], "no finish")],
+    [
+        (["scatter"], "no finished run of scatter; make one"),
+        (["nothing"], "no experiment"),
+        (["bandwidth"], "no finish"),
+        (["bandwidth", "--like", "access-h200"], "no finished run of bandwidth is like access-h200"),
+        (
+            ["bandwidth", "none.such", "--like", "bandwidth-h200"],
+            "no run has the figure 'none.such'; there are: pinned",
+        ),
+    ],
 )
 def test_bad_input_ends_with_2(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", "trend", *arguments]) == 2

@@ -22,6 +22,7 @@ from pinscope.store.bundle import render_bundle
 from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
 from tests.data import synthetic
+from tests.data.recorded import forget_recordings
 
 ROOT = Path(__file__).resolve().parents[3]
 Open = Callable[..., AppTest]
@@ -43,13 +44,6 @@ def all_opened(app: AppTest) -> AppTest:
     return app.run()
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """The store that the pages under test open too."""
-    with Store(os.environ["PINSCOPE_DATABASE"]) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="session")
 def overlap_rows() -> list[StoredRow]:
     """A short overlap run."""
@@ -66,12 +60,6 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     forget_recordings()
     yield run
     forget_recordings()
-
-
-def forget_recordings() -> None:
-    """Make the store look into the folder again."""
-    recordings._recordings.cache_clear()
-    recordings._rows.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,17 @@
-"""Compare: two sides from a link or chosen, what they come to, and links that cannot be used."""
+"""Runs set against runs, by a link or chosen: Compare and Trend; and links that cannot be used."""
 
 from __future__ import annotations
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pinscope.dashboard.pages import COMPARE
+from pinscope.dashboard.pages import COMPARE, TREND
 from pinscope.dashboard.widgets import prose
 from pinscope.experiments.registry import verdict_of
 from pinscope.report.comparison import compare_named, foremost
 from pinscope.store.store import Store
 from tests.data import synthetic
+from tests.data.stepping_runs import KEY, add_stepping_runs
 from tests.unit.dashboard.conftest import Open
 from tests.unit.dashboard.test_runs_page import said
 from tests.unit.report.test_comparison import H100, H200, IDS
@@ -84,3 +85,31 @@ def test_runs_that_cannot_be_compared_are_one_clear_line(open_page: Open) -> Non
     app = open_page(COMPARE, a=BEFORE, b=IDS["overlap-h200"])
     assert not app.exception
     assert "these are of" in app.error[0].value
+
+
+def test_a_step_is_said_with_its_run_and_what_changed_and_drawn(store: Store, open_page: Open) -> None:
+    step = add_stepping_runs(store)
+    app = open_page(TREND)
+    assert not app.exception
+    (verdict,) = app.subheader
+    assert step in verdict.value.replace("\\", "")
+    assert "driver 580.1 → 590.2" in verdict.value.replace("\\", "")
+    assert len(app.get("plotly_chart")) == 1
+    assert app.code[0].value == f"pinscope runs trend bandwidth {KEY} --like run-19"
+    assert [box.label for box in app.selectbox] == ["Experiment", "Machine and parameters", "Figure"]
+
+
+def test_a_link_names_a_series_and_a_run_without_figures_is_said(store: Store, open_page: Open) -> None:
+    add_stepping_runs(store)
+    app = open_page(TREND, experiment="bandwidth", series="quick")
+    assert not app.exception
+    assert app.selectbox(key="trend-series").value == "quick"
+    assert "no figure to follow" in app.info[0].value
+
+
+def test_a_link_that_names_nothing_shows_the_first_and_one_run_has_no_step(store: Store, open_page: Open) -> None:
+    add_stepping_runs(store, many=1)
+    app = open_page(TREND, experiment="nothing", series="<script>", figure="../../etc/passwd")
+    assert not app.exception
+    assert "no step can be told from chance" in app.subheader[0].value
+    assert len(app.get("plotly_chart")) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,6 +18,7 @@ from pinscope.store.documents import StoredRow
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data import synthetic, synthetic_snapshot
+from tests.data.waiting import until
 from tests.unit.dashboard.conftest import Open
 
 SHORT = {"sizes": "64KiB", "memory": "pinned", "directions": "h2d", "precision": "50%", "time_limit": "0.2"}
@@ -110,10 +110,7 @@ def test_one_click_measures_all_and_the_bar_goes_when_it_has_ended(
     app.button(key="measure").click().run()
     assert not app.exception
     assert [button.key for button in app.button if str(button.key).startswith("measur")] == ["measuring-cancel"]
-    deadline = time.monotonic() + 60
-    while sum(run.status == "done" for run in store.runs(recordings=False)) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: sum(run.status == "done" for run in store.runs(recordings=False)) == 2)
     _shared().end()
     app.run()
     assert [button.key for button in app.button if str(button.key).startswith("measur")] == ["measure"]

@@ -12,7 +12,7 @@ from pinscope.dashboard.home import STEPS
 from pinscope.dashboard.pages import EXPERIMENTS, HOME, NOW, PAGES, RUNS, PageEntry
 from pinscope.dashboard.widgets import plain, prose
 from pinscope.experiments import registry
-from pinscope.records.run import HOST_MODEL_NOTE
+from pinscope.records.run import HOST_MODEL_NOTE, Run
 from pinscope.store.recordings import newest_recordings
 from pinscope.store.store import Store
 from tests.unit.dashboard.conftest import Open
@@ -58,14 +58,19 @@ def test_a_database_that_cannot_be_used_is_one_clear_line(
     assert "Traceback" not in texts(app)
 
 
-def test_home_shows_the_machine_even_without_a_database(
-    monkeypatch: pytest.MonkeyPatch, machine: Callable[[int], None], open_page: Open
-) -> None:
-    monkeypatch.setenv("PINSCOPE_DATABASE", "sqlite:////proc/no/such/place.sqlite")
-    machine(1)
-    app = open_page(HOME)
-    assert ["/proc/no/such" in warning.value.replace("\\", "") for warning in app.warning] == [True]
-    assert "Synthetic GPU" in texts(app)
+@pytest.mark.parametrize(("page", "gpus"), [(HOME, 1), (RUNS, 0), (EXPERIMENTS, 0)])
+def test_where_nothing_can_be_stored_a_page_shows_what_there_is_and_says_why_nothing_is_added(
+    page: PageEntry, gpus: int, shipped: Run, monkeypatch: pytest.MonkeyPatch, machine: Callable[[int], None],
+    open_page: Open,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("PINSCOPE_DATABASE", "sqlite:////proc/pinscope/runs.db")  # not even root can make a file there
+    machine(gpus)
+    app = open_page(page)
+    (note,) = app.warning
+    assert "/proc/pinscope/runs.db" in note.value.replace("\\", "")
+    assert not app.exception
+    assert not app.error
+    assert gpus == 0 or "Synthetic GPU" in texts(app)
 
 
 def test_home_without_a_gpu_says_so_and_leads_through_recordings_step_by_step(

@@ -21,17 +21,12 @@ from pinscope.store.bundle import read_bundle, write_bundle
 from pinscope.store.store import Store
 from tests.data import synthetic, synthetic_timeline
 from tests.unit.dashboard.conftest import Open, all_opened
+from tests.unit.dashboard.test_pages import texts as said
 
 
 def listed(app: AppTest) -> list[str]:
     """Titles of the runs in the list, as one reads them."""
     return [link.label.replace("\\", "").strip("*") for link in app.get("page_link") if "·" in link.label]
-
-
-def said(app: AppTest) -> str:
-    """All that the page says in words, as Markdown."""
-    kinds = (app.title, app.header, app.markdown, app.caption, app.info, app.warning, app.error, app.success)
-    return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
 def test_runs_are_listed_newest_first_and_filtered(full_store: Store, open_page: Open) -> None:

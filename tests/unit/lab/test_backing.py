@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,6 @@ NO_HUGETLB = HugePages(
     transparent=None, hugetlb_page_bytes=None, hugetlb_total_pages=None, hugetlb_free_pages=None,
     missing={"transparent": "/sys … is not there", "hugetlb_page_bytes": "/proc/meminfo has no line Hugepagesize"},
 )  # fmt: skip
-
-
-@pytest.fixture
-def lab() -> Iterator[HostModelLab]:
-    with HostModelLab() as lab:
-        yield lab
 
 
 def resident_kib(name: str) -> int:

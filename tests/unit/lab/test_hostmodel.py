@@ -29,12 +29,6 @@ LONG = Load(0.1, 0.1)
 """Long enough that what is queued behind it has surely not begun when a call returns."""
 
 
-@pytest.fixture
-def lab() -> Iterator[HostModelLab]:
-    with HostModelLab() as lab:
-        yield lab
-
-
 @contextmanager
 def parts(
     lab: HostModelLab, nbytes: int = MIB, memory: HostMemory = "pinned"

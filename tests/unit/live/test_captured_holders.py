@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pinscope.records.snapshot import Holder, Snapshot
-from tests.data.snapshot_checks import captured
+from pinscope.records.snapshot import Snapshot
+from tests.data.snapshot_checks import captured, holder_of
 
 MIB, PAGE = 2**20, 4096
 HOST = Path(__file__).parents[3] / "tests" / "data" / "proc" / "h200-holders"
@@ -24,10 +24,6 @@ DRIVERS_OWN_MANAGED_BYTES = 2 * MIB
 @pytest.fixture(scope="module")
 def found() -> Snapshot:
     return captured(HOST)
-
-
-def holder(found: Snapshot, pid: int) -> Holder:
-    return next(one for one in found.holders if one.pid == pid)
 
 
 def test_everybody_who_held_something_or_had_a_context_is_there(found: Snapshot) -> None:
@@ -45,7 +41,7 @@ def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot) -> None:
         (PARENT, 73_424_896, 1),
         (TORCH, 33_554_432, 3),
     ]:
-        one = holder(found, pid)
+        one = holder_of(found, pid)
         assert (one.allocations[0].size_bytes, one.allocations[0].count) == (size, count)
         drivers = sum(each.size_bytes * each.count for each in one.allocations[1:])
         assert one.host_alloc_bytes == size * count + drivers
@@ -56,13 +52,13 @@ def test_cuda_host_alloc_is_right_to_the_page(found: Snapshot) -> None:
 
 def test_what_pytorch_rounds_up_is_marked(found: Snapshot) -> None:
     # It asked for 20 MiB and a byte, three times.
-    one = holder(found, TORCH)
+    one = holder_of(found, TORCH)
     assert one.allocations[0].power_of_two
     assert one.rounding_bytes == 3 * 16 * MIB
 
 
 def test_the_forked_child_adds_nothing_and_is_named(found: Snapshot) -> None:
-    parent, child = holder(found, PARENT), holder(found, CHILD)
+    parent, child = holder_of(found, PARENT), holder_of(found, CHILD)
     assert child.parent_pid == PARENT
     assert (child.host_alloc_bytes, child.inherited_from, parent.inherited_by) == (0, (PARENT,), (CHILD,))
     assert child.inherited_bytes == parent.host_alloc_bytes
@@ -77,7 +73,7 @@ def test_managed_memory_shows_as_address_space(found: Snapshot) -> None:
 
 
 def test_locked_memory_is_locked_and_ordinary_shared_memory_is_nobodys(found: Snapshot) -> None:
-    one = holder(found, LOCKED)
+    one = holder_of(found, LOCKED)
     assert (one.locked_bytes, one.host_alloc_bytes) == (31_457_280, 0)
     assert one.rss_shmem_bytes is not None
     assert one.rss_shmem_bytes >= 50 * MIB
@@ -127,7 +123,7 @@ def test_each_kind_of_memory_is_right_to_the_page(others: Snapshot) -> None:
         (ORPHAN, 70 * MIB + 7 * PAGE, 0),
         (PYTORCH, 36 * MIB, 0),  # 20 MiB + 1 B, rounded up by PyTorch, and two chunks for small requests
     ]:
-        one = holder(others, pid)
+        one = holder_of(others, pid)
         assert (one.host_alloc_bytes, one.driver_memory_bytes) == (host_alloc, driver_memory)
         assert one.context_pinned_bytes == 8 * MIB
         assert not {"host_alloc_bytes", "driver_memory_bytes"} & one.estimates.keys()
@@ -139,7 +135,7 @@ def test_all_that_is_pinned_on_the_host_is_explained_to_the_page(others: Snapsho
 
 
 def test_an_orphan_shows_with_the_gpu_of_its_context_and_its_page_table(others: Snapshot) -> None:
-    one = holder(others, ORPHAN)
+    one = holder_of(others, ORPHAN)
     assert (one.parent_pid, one.rss_shmem_bytes) == (1, 0)
     assert [(use.index, use.memory_bytes, use.page_table_bytes) for use in one.gpus] == [(0, None, 2 * MIB)]
     assert "has ended" in one.gpus[0].missing["memory_bytes"]

@@ -14,9 +14,8 @@ from pinscope.analysis.models import context_overhead_bytes
 from pinscope.live.source import snapshot
 from pinscope.probes.gpu import process_on_gpu
 from pinscope.probes.proc import Answer, Proc
-from pinscope.records.snapshot import Holder, Snapshot
 from tests.data.one_door import OneDoor
-from tests.data.snapshot_checks import captured, without_reason
+from tests.data.snapshot_checks import captured, holder_of, without_reason
 from tests.data.synthetic_gpu import busy_h200, figures
 from tests.data.synthetic_host import SyntheticHost, context, named, zero
 
@@ -25,14 +24,10 @@ ROOT = Path(__file__).parents[3]
 CAPTURED = ROOT / "tests" / "data" / "proc"
 
 
-def holder(found: Snapshot, pid: int) -> Holder:
-    return next(one for one in found.holders if one.pid == pid)
-
-
 def test_a_holder_is_right_to_the_page(host: SyntheticHost) -> None:
     pid = host.cuda_process([zero(2 * MIB, 1), zero(24 * GIB - 4096, 2), named(GIB, "/dev/nvidia-uvm")], started=250)
     found = snapshot(host.proc, figures(host.proc, [busy_h200(50 * MIB, process_on_gpu(pid, 520 * MIB))]))
-    one = holder(found, pid)
+    one = holder_of(found, pid)
     assert one.host_alloc_bytes == 24 * GIB - 4096 + 2 * MIB
     assert [(each.size_bytes, each.count) for each in one.allocations] == [(24 * GIB - 4096, 1), (2 * MIB, 1)]
     assert "host_alloc_bytes" not in one.estimates
@@ -59,13 +54,13 @@ def test_each_gpu_with_a_context_pays(host: SyntheticHost) -> None:
     ]
     found = snapshot(host.proc, figures(host.proc, gpus))
     assert [device.page_table_bytes for device in found.devices] == [16 * MIB, 18 * MIB]
-    assert [use.index for use in holder(found, pid).gpus] == [0, 1]
+    assert [use.index for use in holder_of(found, pid).gpus] == [0, 1]
 
 
 def test_pins_that_the_kernel_accounts_are_explained_too(host: SyntheticHost) -> None:
     pid = host.process("storage", VmPin=GIB, VmLck=2 * GIB, HugetlbPages=MIB)
     found = snapshot(host.proc)
-    one = holder(found, pid)
+    one = holder_of(found, pid)
     assert (one.vm_pin_bytes, one.locked_bytes, one.hugetlb_bytes, one.host_alloc_bytes) == (GIB, 2 * GIB, MIB, 0)
     assert (one.cuda, one.gpus) == (False, ())
     assert found.host.explained_bytes == GIB
@@ -75,8 +70,8 @@ def test_mappings_that_cannot_all_be_pinned_are_estimates(host: SyntheticHost) -
     part = host.cuda_process([zero(8 * GIB, 1)], RssShmem=GIB)
     monitor = host.process("monitor", files=["/dev/nvidiactl"], mappings=[zero(64 * MIB, 2)])
     found = snapshot(host.proc)
-    assert "resident" in holder(found, part).estimates["host_alloc_bytes"].text
-    assert "ordinary shared memory" in holder(found, monitor).estimates["host_alloc_bytes"].text
+    assert "resident" in holder_of(found, part).estimates["host_alloc_bytes"].text
+    assert "ordinary shared memory" in holder_of(found, monitor).estimates["host_alloc_bytes"].text
     assert found.host.estimates["explained_bytes"].text.startswith("at most")
 
 
@@ -85,7 +80,7 @@ def test_mappings_that_come_to_more_than_is_pinned_are_estimates_and_never_expla
     pids = [host.cuda_process([*context(inode=1000 * each), zero(2 * GIB, each)]) for each in (1, 2)]
     found = snapshot(host.proc, figures(host.proc, [busy_h200(8 * MIB, *(process_on_gpu(pid, MIB) for pid in pids))]))
     for pid in pids:
-        one = holder(found, pid)
+        one = holder_of(found, pid)
         assert one.host_alloc_bytes == 2 * GIB
         assert one.estimates["host_alloc_bytes"].text.startswith(
             "at most: the holders' mappings add up to more than is pinned"
@@ -104,13 +99,13 @@ def test_driver_memory_is_what_a_context_does_not_map_by_itself(host: SyntheticH
     display = host.process("Xorg", files=["/dev/nvidiactl"], mappings=[named(40 * MIB, "/dev/nvidiactl")])
     gpu = busy_h200(8 * MIB, process_on_gpu(pid, MIB), process_on_gpu(strange, MIB))
     found = snapshot(host.proc, figures(host.proc, [gpu]))
-    one = holder(found, pid)
+    one = holder_of(found, pid)
     assert one.driver_memory_bytes == GIB + 2 * MIB
     assert "driver_memory_bytes" not in one.estimates
     assert [use.page_table_bytes for use in one.gpus] == [4 * MIB]
     assert "driver memory" in one.gpus[0].estimates["page_table_bytes"].text
-    assert holder(found, strange).driver_memory_bytes == 40 * MIB
-    assert holder(found, strange).estimates["driver_memory_bytes"].text.startswith("at most")
+    assert holder_of(found, strange).driver_memory_bytes == 40 * MIB
+    assert holder_of(found, strange).estimates["driver_memory_bytes"].text.startswith("at most")
     assert display not in {each.pid for each in found.holders}
     assert found.holders[0] == one
 
@@ -122,7 +117,7 @@ def test_a_forked_child_has_none_of_its_parents_driver_memory_and_an_orphan_all_
         parent = host.cuda_process(mappings, started=100) if alive else 999
         child = host.cuda_process(mappings, parent=parent if alive else 1, started=101, RssShmem=0)
         found = snapshot(host.proc, figures(host.proc, [busy_h200(8 * MIB, process_on_gpu(parent, MIB))]))
-        one = holder(found, child)
+        one = holder_of(found, child)
         held = 0 if alive else GIB
         assert (one.host_alloc_bytes, one.driver_memory_bytes, one.inherited_bytes) == (held, held, GIB - held)
         assert [use.page_table_bytes for use in one.gpus] == ([] if alive else [6 * MIB])
@@ -138,14 +133,14 @@ def test_the_hosts_init_process_is_a_holder_only_if_much_of_what_it_locked_is_th
         other = host.process("agent", VmLck=MIB, VmRSS=4 * MIB)
         pids = {one.pid for one in snapshot(host.proc).holders}
         assert pids == {other, *([1] if shown else [])}
-    assert holder(snapshot(host.proc), 1).estimates["locked_bytes"].text.startswith("at most")
+    assert holder_of(snapshot(host.proc), 1).estimates["locked_bytes"].text.startswith("at most")
 
 
 def test_a_kernel_without_counters_still_shows_holders(tmp_path: Path) -> None:
     host = SyntheticHost(tmp_path, pinned_bytes=None)
     pid = host.cuda_process([zero(GIB, 1)])
     found = snapshot(host.proc)
-    assert holder(found, pid).host_alloc_bytes == found.host.explained_bytes == GIB
+    assert holder_of(found, pid).host_alloc_bytes == found.host.explained_bytes == GIB
     assert found.host.other_pinned_bytes is None
     assert "Linux 5.7" in next(gap.advice or "" for gap in found.unreadable if "whole host" in gap.what)
     assert without_reason(found) == []
@@ -168,11 +163,11 @@ def test_another_users_holder_is_named_and_its_figures_are_missing_with_the_way_
     hidden = host.cuda_process([zero(GIB, 2)], VmLck=MIB)
     proc = AsAnotherUser(host.folder)
     found = snapshot(proc, figures(host.proc, [busy_h200(2 * MIB, process_on_gpu(pid, MIB))]))
-    one = holder(found, pid)
+    one = holder_of(found, pid)
     assert (one.user, one.cuda, one.host_alloc_bytes) == ("4000000123", True, None)
     assert "may not be read" in one.missing["host_alloc_bytes"]
     assert one.gpus[0].page_table_bytes is None
-    other = holder(found, hidden)
+    other = holder_of(found, hidden)
     assert (other.locked_bytes, other.host_alloc_bytes, other.cuda) == (MIB, None, None)
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
     assert found.devices[0].estimates["page_table_bytes"].text.endswith("1 of its processes could not be looked at")
@@ -190,7 +185,7 @@ def test_in_a_container_with_its_own_pids_the_snapshot_says_what_it_cannot_see(t
         "Processes outside this container",
         "Processes that the driver lists and /proc does not show",
     ]
-    assert "another pid namespace" in holder(found, pid).missing["gpus"]
+    assert "another pid namespace" in holder_of(found, pid).missing["gpus"]
     assert found.devices[0].bounds["unattributed_bytes"] == "at_most"
     assert found.host.estimates["explained_bytes"].text.startswith("at least")
 
@@ -210,9 +205,9 @@ def test_a_capture_of_this_host_holds_its_holders_and_none_of_their_secrets(tmp_
         assert child.stdout.readline() == "done\n", "this user may lock no memory"
         capture = [sys.executable, str(ROOT / "scripts" / "capture-proc"), str(tmp_path / "captured")]
         subprocess.run(capture, check=True, capture_output=True, timeout=60)
-        real = holder(snapshot(), child.pid)
+        real = holder_of(snapshot(), child.pid)
         child.communicate("\n\n")
-    copy = holder(captured(tmp_path / "captured"), child.pid)
+    copy = holder_of(captured(tmp_path / "captured"), child.pid)
     assert (copy.locked_bytes, copy.rss_bytes, copy.user) == (MIB, real.rss_bytes, real.user)
     assert copy.command == "python"
     texts = b"".join(path.read_bytes() for path in (tmp_path / "captured").rglob("*") if path.is_file())
@@ -249,15 +244,15 @@ def sharing_child(size: int, workers: int) -> Iterator[tuple[int, list[int]]]:
 
 
 class WithDeviceFiles(Proc):
-    """This machine, with the difference that some processes hold CUDA's device files, and that much is pinned."""
+    """This machine, with the difference that these processes have CUDA's device files open, and that much is pinned."""
 
-    def __init__(self, *pids: int) -> None:
+    def __init__(self, *pids: int, pinned_bytes: int = GIB) -> None:
         super().__init__()
-        self._folders = {f"/proc/{pid}/fd" for pid in pids}
+        self._folders, self._pinned_pages = {f"/proc/{pid}/fd" for pid in pids}, pinned_bytes // 4096
 
     def read(self, path: str) -> Answer[str]:
         if path == "/proc/vmstat":
-            return Answer(f"nr_foll_pin_acquired {GIB // 4096}\nnr_foll_pin_released 0\n")
+            return Answer(f"nr_foll_pin_acquired {self._pinned_pages}\nnr_foll_pin_released 0\n")
         return super().read(path)
 
     def links(self, folder: str) -> Answer[dict[str, str]]:
@@ -270,10 +265,10 @@ def test_real_processes_share_real_memory_that_counts_once_and_goes_with_them() 
     with sharing_child(size, workers=2) as (pid, workers):
         proc = WithDeviceFiles(pid, *workers)
         found = snapshot(proc)
-        assert holder(found, pid).host_alloc_bytes == size
-        assert holder(found, pid).inherited_by == tuple(sorted(workers))
-        assert "host_alloc_bytes" not in holder(found, pid).estimates
-        assert [holder(found, one).inherited_bytes for one in workers] == [size, size]
+        assert holder_of(found, pid).host_alloc_bytes == size
+        assert holder_of(found, pid).inherited_by == tuple(sorted(workers))
+        assert "host_alloc_bytes" not in holder_of(found, pid).estimates
+        assert [holder_of(found, one).inherited_bytes for one in workers] == [size, size]
         assert found.host.explained_bytes is not None
         assert found.host.explained_bytes >= size
         without = snapshot()
@@ -324,7 +319,7 @@ def test_pages_that_a_real_process_pins_are_in_the_total_and_explained() -> None
         if answer != "done":
             pytest.skip(f"io_uring may not be used here: {answer}")
         after = snapshot()
-        assert holder(after, child.pid).vm_pin_bytes == size
+        assert holder_of(after, child.pid).vm_pin_bytes == size
         assert after.host.pinned_bytes is not None
         assert abs(after.host.pinned_bytes - before.pinned_bytes - size) <= MIB
         assert after.host.explained_bytes is not None
@@ -339,6 +334,6 @@ def test_a_holder_is_told_with_what_its_own_control_group_leaves(host: Synthetic
     limited = host.cuda_process([zero(24 * GIB, 1)], group="0::/job\n")
     free = host.cuda_process([zero(GIB, 2)], group="0::/other\n")
     found = snapshot(host.proc)
-    one = holder(found, limited)
+    one = holder_of(found, limited)
     assert (one.cgroup_limit_bytes, one.cgroup_headroom_bytes) == (32 * GIB, 2 * GIB)
-    assert "no control group limits" in holder(found, free).missing["cgroup_limit_bytes"]
+    assert "no control group limits" in holder_of(found, free).missing["cgroup_limit_bytes"]

@@ -14,9 +14,10 @@ import pytest
 from pinscope.live.findings import possible_owners, snapshot_findings
 from pinscope.live.source import LiveSource, snapshot
 from pinscope.probes.proc import Answer, Proc
-from pinscope.records.snapshot import Holder, Snapshot
+from tests.data.snapshot_checks import holder_of
 from tests.data.synthetic_snapshot import holder as made
 from tests.data.synthetic_snapshot import snapshot as of_holders
+from tests.unit.live.test_holders import WithDeviceFiles
 
 MIB, GIB = 2**20, 2**30
 PINS = 64 * MIB
@@ -45,27 +46,15 @@ sys.modules |= {"torch": torch, "cupy": types.SimpleNamespace(get_default_pinned
 """PyTorch with 8 MiB pinned, and CuPy with 5, 3 of them in use, as they look from Python."""
 
 
-class OnAGpu(Proc):
-    """This machine with these processes alone, which have CUDA's files open, and with some memory pinned.
-
-    Those of the tests beside it may really hold pinned memory, more than is pinned here.
-    """
+class OnAGpu(WithDeviceFiles):
+    """A machine with these processes alone: those of the tests beside it may really hold pinned memory."""
 
     def __init__(self, *pids: int) -> None:
-        super().__init__()
-        self._pids, self._folders = pids, {f"/proc/{pid}/fd" for pid in pids}
+        super().__init__(*pids, pinned_bytes=PINS)
+        self._pids = pids
 
     def pids(self) -> Answer[tuple[int, ...]]:
         return Answer(self._pids)
-
-    def read(self, path: str) -> Answer[str]:
-        if path == "/proc/vmstat":
-            return Answer(f"nr_foll_pin_acquired {PINS // 4096}\nnr_foll_pin_released 0\n")
-        return super().read(path)
-
-    def links(self, folder: str) -> Answer[dict[str, str]]:
-        found = super().links(folder)
-        return Answer({**(found.value or {}), "uvm": "/dev/nvidia-uvm"}) if folder in self._folders else found
 
 
 @contextmanager
@@ -97,25 +86,21 @@ def go_on(running: subprocess.Popen[str]) -> None:
     reach(running)
 
 
-def of(seen: Snapshot, pid: int) -> Holder:
-    return next(holder for holder in seen.holders if holder.pid == pid)
-
-
 def test_what_a_program_says_is_exact_explains_the_pins_and_leaves_no_suspect() -> None:
     with program("pinscope.report_host_memory(registered='64MiB')") as running, program("") as silent:
         seen = snapshot(OnAGpu(running.pid, silent.pid))
-    one = of(seen, running.pid)
+    one = holder_of(seen, running.pid)
     assert (one.registered_bytes, "registered_bytes" in one.estimates) == (PINS, False)
     assert one.said_at is not None
     assert (seen.host.explained_bytes, seen.host.other_pinned_bytes) == (PINS, 0)
     assert possible_owners(seen) == []
-    assert of(seen, silent.pid).registered_bytes is None
-    assert "report_host_memory" in of(seen, silent.pid).missing["said_at"]
+    assert holder_of(seen, silent.pid).registered_bytes is None
+    assert "report_host_memory" in holder_of(seen, silent.pid).missing["said_at"]
 
 
 def test_what_cupy_keeps_is_exact_and_of_pytorch_no_more_than_it_holds() -> None:
     with program(f"{ALLOCATORS}\npinscope.report_host_memory()") as running:
-        one = of(snapshot(OnAGpu(running.pid)), running.pid)
+        one = holder_of(snapshot(OnAGpu(running.pid)), running.pid)
     assert one.kept_by == {"CuPy": 2 * MIB}
     assert (one.kept_bytes, one.bounds["kept_bytes"]) == (10 * MIB, "at_most")
     assert one.registered_bytes is None  # it did not say
@@ -124,7 +109,7 @@ def test_what_cupy_keeps_is_exact_and_of_pytorch_no_more_than_it_holds() -> None
 def test_what_pytorch_keeps_is_exact_from_the_release_on_that_counts_freed_memory() -> None:
     change = "torch.__version__ = '2.13.0+cu130'\nstats['active_bytes.current'] = 2 << 20"
     with program(f"{ALLOCATORS}\n{change}\npinscope.report_host_memory()") as running:
-        one = of(snapshot(OnAGpu(running.pid)), running.pid)
+        one = holder_of(snapshot(OnAGpu(running.pid)), running.pid)
     assert one.kept_by == {"PyTorch": 6 * MIB, "CuPy": 2 * MIB}
     assert (one.kept_bytes, "kept_bytes" in one.estimates) == (8 * MIB, False)
 
@@ -133,10 +118,10 @@ def test_a_series_shows_what_was_said_last() -> None:
     text = "---\npinscope.report_host_memory(registered=4096)\nprint('ready', flush=True)\ninput()"
     again = "\npinscope.report_host_memory(registered=8192)"
     with program(text + again) as running, LiveSource(OnAGpu(running.pid)) as source:
-        shown = [of(source.take(), running.pid).registered_bytes]
+        shown = [holder_of(source.take(), running.pid).registered_bytes]
         for _ in range(2):
             go_on(running)
-            shown.append(of(source.take(), running.pid).registered_bytes)
+            shown.append(holder_of(source.take(), running.pid).registered_bytes)
     assert shown == [None, 4096, 8192]
 
 
@@ -145,7 +130,7 @@ def test_a_forked_child_speaks_for_itself() -> None:
     with program(f"import os\npinscope.report_host_memory(registered=4096)\n{child}") as running:
         (pid,) = map(int, Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split())
         seen = snapshot(OnAGpu(running.pid, pid))
-    assert [of(seen, one).registered_bytes for one in (running.pid, pid)] == [4096, 8192]
+    assert [holder_of(seen, one).registered_bytes for one in (running.pid, pid)] == [4096, 8192]
 
 
 def test_neither_torch_nor_cupy_nor_pydantic_is_loaded_for_it() -> None:
@@ -181,7 +166,7 @@ def write(content):
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         pids = [running.pid, *map(int, children)]
         seen = snapshot(OnAGpu(*pids))
-        shown = [of(seen, pid).registered_bytes for pid in pids]
+        shown = [holder_of(seen, pid).registered_bytes for pid in pids]
     assert shown == ([4096, None] if children else [None])
 
 

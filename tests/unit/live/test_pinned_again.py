@@ -11,8 +11,9 @@ from pinscope.live.findings import snapshot_findings, snapshot_verdict
 from pinscope.live.source import snapshot
 from pinscope.monitoring.server import HOST
 from pinscope.probes.gpu import process_on_gpu
-from pinscope.records.snapshot import Holder, Snapshot
+from pinscope.records.snapshot import Snapshot
 from pinscope.report.snapshot_facts import share_text
+from tests.data.snapshot_checks import holder_of
 from tests.data.synthetic_gpu import busy_h200, figures
 from tests.data.synthetic_host import CUDA_FILES, SyntheticHost, aligned, context, zero
 from tests.data.synthetic_snapshot import holder
@@ -32,10 +33,6 @@ def a_host(folder: Path, pinned: int | None, used: int, total: int = TIB, **memi
 def look(host: SyntheticHost, *users: int) -> Snapshot:
     """A snapshot, with these processes on a GPU."""
     return snapshot(host.proc, figures(host.proc, [busy_h200(40 * MIB, *(process_on_gpu(pid, MIB) for pid in users))]))
-
-
-def of(seen: Snapshot, pid: int) -> Holder:
-    return next(one for one in seen.holders if one.pid == pid)
 
 
 def rules(seen: Snapshot) -> list[str]:
@@ -100,7 +97,7 @@ def test_who_pins_its_memory_several_times_for_rdma_has_no_more_pinned_than_it_h
     host = a_host(tmp_path, 40 * GIB, 60 * GIB)
     pid = host.process("storage", VmPin=40 * GIB, VmRSS=11 * GIB)
     seen = look(host)
-    assert (of(seen, pid).vm_pin_bytes, of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
+    assert (holder_of(seen, pid).vm_pin_bytes, holder_of(seen, pid).bounds["vm_pin_bytes"]) == (11 * GIB, "at_most")
     assert snapshot_verdict(seen).startswith(
         f"storage (pid {pid}) has at most 11 GiB pinned; pinned on the whole host: at most"
     )
@@ -112,8 +109,8 @@ def test_a_virtual_machine_with_a_device_passed_through_pins_and_does_not_only_l
     guest = host.process("qemu", files=["/dev/kvm", file], VmLck=64 * GIB, RssAnon=64 * GIB, VmRSS=65 * GIB)
     database = host.process("db", VmLck=8 * GIB, RssAnon=9 * GIB, VmRSS=9 * GIB)
     seen = look(host)
-    assert (of(seen, guest).locked_bytes, of(seen, guest).vm_pin_bytes) == (0, 64 * GIB)
-    assert (of(seen, database).locked_bytes, of(seen, database).vm_pin_bytes) == (8 * GIB, 0)
+    assert (holder_of(seen, guest).locked_bytes, holder_of(seen, guest).vm_pin_bytes) == (0, 64 * GIB)
+    assert (holder_of(seen, database).locked_bytes, holder_of(seen, database).vm_pin_bytes) == (8 * GIB, 0)
     assert (seen.host.explained_bytes, seen.host.other_pinned_bytes) == (64 * GIB, 0)
     text = "\n".join(line.text for line in whole(View(seen)))
     above, below = text.split("Locked (VmLck), which is not pinned for CUDA:")
@@ -126,8 +123,8 @@ def test_a_guest_whose_memory_is_locked_and_pinned_has_it_once(tmp_path: Path) -
     """With mem-lock=on, or in huge pages with two devices, VmLck is twice its memory."""
     host = a_host(tmp_path, 64 * GIB, 80 * GIB)
     pid = host.process("qemu", files=["/dev/vfio/12"], VmLck=128 * GIB, VmRSS=GIB, HugetlbPages=64 * GIB)
-    assert of(look(host), pid).vm_pin_bytes == 65 * GIB
-    assert of(look(host), pid).bounds["vm_pin_bytes"] == "at_most"
+    assert holder_of(look(host), pid).vm_pin_bytes == 65 * GIB
+    assert holder_of(look(host), pid).bounds["vm_pin_bytes"] == "at_most"
 
 
 def registered(
@@ -213,9 +210,12 @@ def test_shared_memory_that_only_lies_as_pinned_memory_does_is_at_most_where_the
     pid = host.cuda_process([*context(), aligned(6 * GIB, 1)], VmRSS=18 * GIB, RssAnon=11 * GIB)
     allocated = host.cuda_process([*context(inode=5000), zero(GIB, 2)], VmRSS=3 * GIB)
     seen = look(host, pid, allocated)
-    assert of(seen, pid).host_alloc_bytes == 6 * GIB
-    assert of(seen, pid).bounds.get("host_alloc_bytes") == ("at_most" if others else None)
-    assert (of(seen, allocated).host_alloc_bytes, of(seen, allocated).bounds.get("host_alloc_bytes")) == (GIB, None)
+    assert holder_of(seen, pid).host_alloc_bytes == 6 * GIB
+    assert holder_of(seen, pid).bounds.get("host_alloc_bytes") == ("at_most" if others else None)
+    assert (holder_of(seen, allocated).host_alloc_bytes, holder_of(seen, allocated).bounds.get("host_alloc_bytes")) == (
+        GIB,
+        None,
+    )
 
 
 def nobody(folder: Path, pins: int, **changes: int) -> SyntheticHost:
@@ -262,7 +262,7 @@ def test_locked_memory_that_the_kernel_does_not_count_as_locked_is_at_most_and_m
     host, pid = registered(tmp_path, Mlocked=mlocked)
     locker = host.process("qemu", VmLck=8 * GIB, VmRSS=9 * GIB)
     seen = look(host, pid)
-    assert of(seen, locker).bounds.get("locked_bytes") == bound
+    assert holder_of(seen, locker).bounds.get("locked_bytes") == bound
     assert ("unexplained-pins" in rules(seen)) == (bound is None)
 
 

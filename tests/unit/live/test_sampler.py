@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -25,19 +26,13 @@ from tests.data.gpu_fake import FakeNvml
 from tests.data.synthetic_gpu import idle_h200
 from tests.data.synthetic_host import SyntheticHost, zero
 from tests.data.synthetic_snapshot import GIB, MIB, TAKEN_AT, device, holder
+from tests.data.waiting import until
 
 LONG = 60.0
 PROMPT = 5.0
 HOUR = 3600.0
 MOST_BYTES_OF_A_SAMPLE = 13_000
 """16 holders that all changed and 8 GPUs: 45 MiB in an hour of one each second."""
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.002)
 
 
 # A repeater
@@ -176,14 +171,6 @@ class _Reader(FakeNvml):
         return super().memory(index)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.1)
@@ -193,13 +180,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FastTime:
+    return FastTime(0.0)
 
 
 @pytest.fixture
-def watch(driver: Driver, clock: Clock) -> Iterator[GpuWatch]:
-    one = GpuWatch(driver.open, interval_seconds=0.01, limit_seconds=5.0, clock=clock)
+def watch(driver: Driver, clock: FastTime) -> Iterator[GpuWatch]:
+    one = GpuWatch(driver.open, interval_seconds=0.01, limit_seconds=5.0, clock=clock.clock)
     yield one
     driver.answers.set()
     one.stop()
@@ -216,7 +203,7 @@ def test_the_last_figures_are_there_at_once_with_the_rates(watch: GpuWatch, driv
 
 
 def test_a_driver_that_hangs_is_named_with_the_time_and_answers_count_again_later(
-    watch: GpuWatch, driver: Driver, clock: Clock
+    watch: GpuWatch, driver: Driver, clock: FastTime
 ) -> None:
     watch.start()
     watch.wait(LONG)
@@ -378,26 +365,11 @@ def test_a_reading_that_hangs_is_named_with_the_time_and_does_not_hold_up_the_st
     assert one.history().samples == ()  # what came after the stop is not kept
 
 
-class HangingDriver(FakeNvml):
-    """A driver that hangs until it is let go."""
-
-    def __init__(self, let_go: threading.Event) -> None:
-        super().__init__(gpus=[idle_h200()])
-        self._let_go = let_go
-
-    def memory(self, index: int) -> Answer[GpuMemory]:
-        self._let_go.wait(LONG)
-        return super().memory(index)
-
-
-def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pinscope.live.sampler.STOP_SECONDS", 0.2)
-    let_go = threading.Event()
-    synthetic = SyntheticHost(tmp_path_factory.mktemp("host"), pinned_bytes=GIB)
+def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(tmp_path: Path, driver: Driver) -> None:
+    driver.answers.clear()
+    synthetic = SyntheticHost(tmp_path, pinned_bytes=GIB)
     pid = synthetic.cuda_process([zero(64 * MIB, 1)])
-    watch = GpuWatch(lambda: HangingDriver(let_go), limit_seconds=0.1, clock=lambda: 100 * time.monotonic())
+    watch = GpuWatch(driver.open, limit_seconds=0.1, clock=lambda: 100 * time.monotonic())
     with LiveSource(synthetic.proc, watch) as source, Sampler(source.take, 0.02) as one:
         until(lambda: len(one.history().samples) >= 3)
         latest = one.history().latest
@@ -406,10 +378,9 @@ def test_while_the_driver_hangs_host_figures_go_on_and_a_stop_is_prompt(
         assert gap.reason.startswith("NVML has not answered for ")
         assert [(held.pid, held.host_alloc_bytes) for held in latest.holders] == [(pid, 64 * MIB)]
         assert latest.devices == ()
-        let_go.set()
+        driver.answers.set()
         until(lambda: bool((one.history().latest or latest).devices))
-        let_go.clear()
+        driver.answers.clear()
         until(lambda: not (one.history().latest or latest).devices)
         begun = time.monotonic()
     assert time.monotonic() - begun < PROMPT
-    let_go.set()

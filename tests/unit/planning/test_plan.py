@@ -1,4 +1,4 @@
-"""Plans: the arithmetic of who pays for page tables, and what a plan warns of."""
+"""Plans: who pays for page tables, what a plan warns of and draws, and the value to give each engine's settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pinscope.analysis.models import ENTRY_BYTES, GPU_PAGE_SIZES
 from pinscope.analysis.pinning_strategy import Recipe, Recommended
-from pinscope.planning.plan import Demand, HostBudget, Plan, PlanParams, make_plan, safety_of
+from pinscope.planning.plan import SETTINGS, Demand, HostBudget, Plan, PlanParams, engines_table, make_plan, safety_of
 from pinscope.planning.prices import ContextPrice, Origin, Pace, PagePrice, Prices
-from pinscope.planning.reading import read_plan
+from pinscope.planning.reading import draw_plan, read_plan
 from pinscope.records.run import Finding
 from pinscope.report.write import plan_document
 from pinscope.units import format_about, format_duration
@@ -338,3 +338,34 @@ def test_what_no_run_tells_is_unknown_not_zero() -> None:
     assert all(quantity.reason for quantity in unknown)
     assert [row[5] for row in reading.tables[0].rows] == [None, None]
     assert [table.title for table in reading.tables if table.title == "Time to pin"] == []
+
+
+def test_times_are_drawn_fastest_first_and_only_where_a_run_told_them() -> None:
+    (times,) = draw_plan(plan(40 * 10**9))
+    seconds = {name: time for trace in times.figure.data for name, time in zip(trace.y, trace.x, strict=True)}
+    first_on_top = times.figure.layout.yaxis.categoryarray[::-1]
+    assert [seconds[name] for name in first_on_top] == pytest.approx([1.0, 40 / 38, 10.0])
+    assert all(time in times.alt for time in ("1.00 s", "1.05 s", "10.0 s"))
+    assert draw_plan(plan(GIB // 8)) == draw_plan(plan(GIB, paces=())) == []  # far less than was measured
+
+
+@pytest.mark.parametrize(
+    ("safe", "processes", "values"),
+    [
+        (64 * GIB, 1, ["64", "32", "68", str(64 * GIB), "64"]),
+        (64 * GIB, 8, ["64", "4", "8", str(8 * GIB), "8"]),
+        (63 * GIB, 8, ["63", "3.93", "8", str(63 * GIB // 8), "7.87"]),
+        (GIB // 2, 8, ["0.5", "0.03", "0", str(GIB // 16), "0.06"]),
+    ],
+)
+def test_the_values_fill_what_is_safe_in_the_unit_of_each_engine(safe: int, processes: int, values: list[str]) -> None:
+    settings = engines_table(safe, processes)
+    assert settings is not None
+    assert [row[2] for row in settings.rows] == values
+    for setting, value in zip(SETTINGS, values, strict=True):
+        users = processes if setting.of == "each process" else 1
+        assert float(value) * setting.unit_bytes * users * (2 if setting.rounds else 1) <= safe
+
+
+def test_where_it_is_not_known_what_is_safe_no_value_is_named() -> None:
+    assert engines_table(None, 4) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,12 +21,6 @@ from tests.data import synthetic
 from tests.unit.experiments.registration.test_arithmetic import rows as registration_rows
 
 GIB = 2**30
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 from pinscope.probes.process import STOP_SIGNALS, start_child
+from tests.data.waiting import until
 
 PACKAGE = Path(__file__).parents[3] / "pinscope"
 OUTLIVES = {"tracing/part.py": 1, "runner/traced_program.py": 2}
@@ -21,6 +21,7 @@ program, which would see it, and what ends that in its stead."""
 STARTER = """
 import sys, time
 from pinscope.probes.process import start_child
+from tests.data.waiting import until
 print(start_child([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
 time.sleep(60)
 """
@@ -52,10 +53,7 @@ def test_a_child_that_is_stopped_as_soon_as_its_program_begins_ends_with_its_sta
         os.kill(child, signal.SIGSTOP)
         starter.kill()
         starter.wait()
-        deadline = time.monotonic() + 10
-        while not _has_ended(child):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: _has_ended(child))
 
 
 def test_signals_that_come_before_a_child_can_end_in_order_are_kept_for_it() -> None:

@@ -42,7 +42,7 @@ NO_LINK: dict[PcieNumber, Answer[int]] = {
 
 
 class Uninitialised(Nvml):
-    """The real reader without nvmlInit: every call is refused by the library, or there is no library."""
+    """The real reader without nvmlInit: the library refuses every call, but for what a test puts in its place."""
 
     def __enter__(self) -> Self:
         self._library, self._closed_reason = pynvml, None
@@ -193,14 +193,6 @@ def test_a_node_mask_names_a_node_only_if_one_bit_is_set() -> None:
 MIB = 2**20
 
 
-class Open(Nvml):
-    """The real reader over functions that the test put in NVML's place."""
-
-    def __enter__(self) -> Self:
-        self._library, self._closed_reason = pynvml, None
-        return self
-
-
 def figures(gpu: FakeGpu, plant: Plant) -> DeviceFigures:
     with FakeNvml(gpus=[gpu]) as nvml:
         found = read_gpus(nvml, plant({})).value
@@ -286,7 +278,7 @@ def test_nvmls_units_become_si(driver: dict[str, Any]) -> None:
         "nvmlDeviceGetTemperature": lambda sensor: {pynvml.NVML_TEMPERATURE_GPU: 31}[sensor],
         "nvmlDeviceGetBAR1MemoryInfo": SimpleNamespace(bar1Total=1024, bar1Free=1000, bar1Used=24),
     }
-    with Open() as nvml:
+    with Uninitialised() as nvml:
         assert (nvml.pcie_rate(0, "rx").value, nvml.pcie_rate(0, "tx").value) == (55e9, 7000.0)
         assert (nvml.clock(0, "sm").value, nvml.clock(0, "memory").value) == (1.98e9, 3.201e9)
         assert nvml.utilization(0).value == (1.0, 0.25)
@@ -299,7 +291,7 @@ def test_a_process_in_both_lists_counts_once_and_each_instance_apart(driver: dic
         return SimpleNamespace(pid=pid, usedGpuMemory=memory, gpuInstanceId=instance)
 
     driver["nvmlDeviceGetComputeRunningProcesses"] = [info(1, 100), info(2, 50, 1), info(2, 60, 2)]
-    with Open() as nvml:
+    with Uninitialised() as nvml:
         assert len(nvml.processes(0).value or ()) == 3
         driver["nvmlDeviceGetGraphicsRunningProcesses"] = [info(1, 90), info(3, None)]
         processes = nvml.processes(0).value or ()
@@ -310,7 +302,7 @@ def test_a_process_in_both_lists_counts_once_and_each_instance_apart(driver: dic
 
 
 def test_a_gpu_without_the_mode_is_whole_and_one_in_it_shows_its_instances(driver: dict[str, Any]) -> None:
-    with Open() as nvml:
+    with Uninitialised() as nvml:
         assert nvml.mig(0).value == ()
         driver["nvmlDeviceGetMigMode"] = [0, 1]
         assert nvml.mig(0).value == ()

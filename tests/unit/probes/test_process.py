@@ -38,6 +38,7 @@ from pinscope.probes.process import (
 )
 from tests.data.like_cuda import map_like_cuda, room_of, unmap
 from tests.data.synthetic_host import BOOTED, SyntheticHost, context, maps_text, named, ordinary, zero
+from tests.data.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.probes.conftest import Plant
@@ -71,10 +72,7 @@ def test_a_zombie_is_not_alive() -> None:
         process = process_of(started.pid)
         assert process is not None
         started.kill()
-        deadline = time.monotonic() + 10
-        while ") Z" not in Path(f"/proc/{started.pid}/stat").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: ") Z" in Path(f"/proc/{started.pid}/stat").read_text())
         assert not is_alive(process)
         assert process_of(started.pid) is None
 

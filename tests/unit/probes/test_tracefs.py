@@ -22,16 +22,10 @@ from pinscope.probes.tracefs import (
     tracing_folder,
 )
 from pinscope.probes.uprobes import Executed, parse_trace
-from tests.data.fake_driver import left_by, tracing
+from tests.data.fake_driver import left_by
 from tests.unit.probes.conftest import Plant
 
 NOBODY = 2**22 + 1
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Path]:
-    with tracing() as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""What holds of each reading of a recording, whatever it says, and on which of them a rule of the manual fires."""
+"""What holds of each reading of a recording, that it is as before, and on which of them a rule of the manual fires."""
 
 from __future__ import annotations
 
 import json
 import re
+from difflib import unified_diff
 
 import pytest
 
@@ -11,8 +12,9 @@ from pinscope.experiments.registry import read_run
 from pinscope.manual.reference import FIRES
 from pinscope.records.run import Run
 from pinscope.store.recordings import folder, recorded_observations, recording_name
+from tests.data.golden_text import FOLDER, golden_text
 from tests.data.quoted_figures import fires_on
-from tests.data.recorded import RECORDED, reading
+from tests.data.recorded import RECORDED, document, reading
 
 pytestmark = pytest.mark.xdist_group("readings")  # each is read once
 
@@ -57,3 +59,16 @@ def test_neither_a_size_nor_a_measured_value_is_in_a_key(run: Run) -> None:
 
 def test_the_manual_knows_on_which_recording_a_rule_fires() -> None:
     assert json.loads((folder() / FIRES).read_text("utf-8")) == fires_on({name: reading(name) for name in RECORDED})
+
+
+@pytest.mark.xdist_group("readings")
+def test_a_recording_reads_as_before() -> None:
+    for name in RECORDED:
+        read = golden_text(document(name))
+        before = (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+        changed = list(unified_diff(before.splitlines(), read.splitlines(), "before", "now", n=0, lineterm=""))
+        assert not changed, "\n".join((*changed[:60], "where this is wanted: scripts/write-verdicts"))
+
+
+def test_every_recording_has_its_text_and_no_text_is_left_over() -> None:
+    assert {file.stem for file in FOLDER.iterdir()} == set(RECORDED)

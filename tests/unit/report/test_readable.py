@@ -8,6 +8,7 @@ import html
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,6 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pinscope.charts.marks import Chart
+from pinscope.cli.outcome import print_findings
 from pinscope.records.run import HOST_MODEL_NOTE, Finding, Quantity, Reading, Table
 from pinscope.report.facts import SEVERITY_WORDS, Document, environment_facts, parameter_facts, run_facts
 from pinscope.report.html import CONTENT_SECURITY_POLICY
@@ -270,3 +272,34 @@ def test_a_run_that_chose_no_gpu_names_those_of_its_machine(experiment: str, pla
     assert dict(run_facts(run))["Measured on"] == f"{place}: NVIDIA H200"
     without = run.model_copy(update={"environment": run.environment.model_copy(update={"devices": ()})})
     assert dict(run_facts(without))["Measured on"] == place
+
+
+CODE = 'def pinned_buffer(nbytes):\n    """<b>&amp;</b> `*_`"""\n    return nbytes < 2**30\n'
+
+
+@pytest.fixture
+def finding() -> Finding:
+    return Finding(rule="rule", severity="note", title="Title", detail="Detail.", evidence=(), advice="Do.", code=CODE)
+
+
+@pytest.fixture
+def document(finding: Finding) -> Document:
+    whole = synthetic.document("overlap")
+    return replace(whole, reading=whole.reading.model_copy(update={"findings": (finding,)}))
+
+
+def test_every_format_shows_it_as_it_was_written(
+    document: Document, finding: Finding, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"```python\n{CODE.rstrip()}\n```\n" in render([document], ".md").decode()
+    html = render([document], ".html").decode()
+    assert "<b>&amp;</b>" not in html
+    assert unescape(html.partition("<pre><code>")[2].partition("</code></pre>")[0]) == CODE
+    assert run_document(document)["run"]["findings"][0]["code"] == CODE
+    print_findings([finding])
+    assert CODE in capsys.readouterr().out
+
+
+def test_a_finding_without_code_shows_no_empty_box(document: Document, finding: Finding) -> None:
+    bare = document.reading.model_copy(update={"findings": (finding.model_copy(update={"code": None}),)})
+    assert "<pre>" not in render([replace(document, reading=bare)], ".html").decode()

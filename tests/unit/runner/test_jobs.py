@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,12 +24,6 @@ ELSEWHERE = "pid:[1]"
 """The pid namespace of another container."""
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store() as opened:
-        yield opened
-
-
 def silent_for(seconds_ago: float) -> Progress:
     """Progress that the child stored so long ago."""
     return Progress(at=time.monotonic() - seconds_ago)
@@ -43,44 +37,34 @@ def unfinished(machine: str | None = None, process: dict[str, Any] | None = None
     return new_run(**changes)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        unfinished,
-        lambda: unfinished(process={"namespace": None}),
-        lambda: unfinished(
-            process={"pid": 2**22, "namespace": ELSEWHERE}, progress=silent_for(seconds_ago=SILENT_SECONDS / 2)
-        ),
-        lambda: unfinished(process={"pid": 2**22, "namespace": ELSEWHERE}),
-        lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
-        lambda: new_run(created_at=datetime.now(UTC)),
-    ],
-    ids=["alive", "namespace not told", "another container", "said nothing yet", "another machine", "being started"],
-)
-def test_a_run_that_may_still_measure_is_left_alone(store: Store, made: Callable[[], Run]) -> None:
-    run = made()
-    store.add(run)
-    assert reconcile(store) == []
-    assert store.run(run.id).status == "running"
+FAR = {"pid": 2**22, "namespace": ELSEWHERE}
+LEFT_ALONE: dict[str, Callable[[], Run]] = {
+    "alive": unfinished,
+    "namespace not told": lambda: unfinished(process={"namespace": None}),
+    "another container": lambda: unfinished(process=FAR, progress=silent_for(seconds_ago=SILENT_SECONDS / 2)),
+    "said nothing yet": lambda: unfinished(process=FAR),
+    "another machine": lambda: unfinished(process={"pid": 2**22, "boot_id": "another"}, machine="elsewhere"),
+    "being started": lambda: new_run(created_at=datetime.now(UTC)),
+}
+MARKED: dict[str, Callable[[], Run]] = {
+    "ended": lambda: unfinished(process={"pid": 2**22}),
+    "pid used again": lambda: unfinished(process={"started": 1.0}),
+    "silent in another container": lambda: unfinished(
+        process={"namespace": ELSEWHERE}, progress=silent_for(seconds_ago=SILENT_SECONDS + 1)
+    ),
+    "restarted": lambda: unfinished(process={"boot_id": "before the restart"}),
+    "never started": lambda: new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
+    "clock set back": lambda: new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
+}
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: unfinished(process={"pid": 2**22}),
-        lambda: unfinished(process={"started": 1.0}),
-        lambda: unfinished(process={"namespace": ELSEWHERE}, progress=silent_for(seconds_ago=SILENT_SECONDS + 1)),
-        lambda: unfinished(process={"boot_id": "before the restart"}),
-        lambda: new_run(created_at=datetime.now(UTC) - timedelta(seconds=UNBORN_SECONDS + 1)),
-        lambda: new_run(created_at=datetime.now(UTC) + timedelta(hours=1)),
-    ],
-    ids=["ended", "pid used again", "silent in another container", "restarted", "never started", "clock set back"],
-)
-def test_a_run_whose_child_is_gone_is_marked(store: Store, made: Callable[[], Run]) -> None:
-    run = made()
-    store.add(run)
-    assert reconcile(store) == [run.id]
-    assert store.run(run.id).status == "interrupted"
+@pytest.mark.parametrize("case", [*LEFT_ALONE, *MARKED])
+def test_a_run_is_marked_where_its_child_is_gone_and_left_alone_where_it_may_still_measure(
+    store: Store, case: str
+) -> None:
+    run = store.add((LEFT_ALONE | MARKED)[case]())
+    assert reconcile(store) == ([run.id] if case in MARKED else [])
+    assert store.run(run.id).status == ("interrupted" if case in MARKED else "running")
 
 
 @pytest.mark.parametrize(

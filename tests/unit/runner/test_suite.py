@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -15,6 +14,7 @@ from pinscope.runner.jobs import ALL, Request, Suite, possible, select_experimen
 from pinscope.store.store import Store
 from tests.conftest import Outliving
 from tests.data import synthetic
+from tests.data.waiting import until
 
 REQUESTS = (Request("bandwidth", "host", quick=True), Request("overlap", "host", quick=True))
 SHORT = {"sizes": "64KiB", "memory": "pinned", "directions": "h2d", "precision": "50%", "time_limit": "0.2"}
@@ -99,10 +99,8 @@ def test_a_cancelled_suite_keeps_what_it_measured_and_begins_no_other_run(
     begin: Callable[..., tuple[Store, Suite]],
 ) -> None:
     store, suite = begin(LONG, SHORT)
-    deadline = time.monotonic() + 60
-    while (first := suite.steps[0].run_id) is None or store.run(first).observations == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    first = until(lambda: suite.steps[0].run_id)
+    until(lambda: store.run(first).observations)
     assert 0 <= suite.fraction() < 1
     suite.cancel()
     suite.join()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pinscope.probes.environment import capture_environment
@@ -17,6 +22,7 @@ from pinscope.store.bundle import BundleReader
 from pinscope.store.documents import DamagedRun, StoredRow
 from pinscope.store.store import Store
 
+ROOT = Path(__file__).parents[3]
 _numbers = itertools.count()
 _begin = datetime.now(UTC)
 
@@ -67,3 +73,14 @@ def new_rows(count: int, first: int = 0) -> list[dict[str, Any]]:
 def repeats(rows: Sequence[dict[str, Any]]) -> list[int]:
     """The numbers of the rows."""
     return [row["repeat"] for row in rows]
+
+
+def in_another_process(url: str, program: str) -> subprocess.Popen[str]:
+    """Start a program that has ``store`` open."""
+    begin = "from pinscope.store.store import Store\nfrom pinscope.records.run import Progress\nstore = Store()\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", begin + textwrap.dedent(program)],
+        env={**os.environ, "PINSCOPE_DATABASE": url, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +21,7 @@ from pinscope.store.attachments import read_part
 from pinscope.store.bundle import BundleReader, open_bundle, render_bundle, write_bundle
 from pinscope.store.store import Store
 from tests.data.events import SCHEMA, events
-from tests.unit.store.runs import new_rows, new_run
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as opened:
-        yield opened
+from tests.unit.store.runs import in_another_process, new_rows, new_run
 
 
 def run_with_events(store: Store, count: int, **changes: Any) -> Run:
@@ -148,19 +136,14 @@ def test_a_run_of_the_same_id_with_other_events_is_a_different_run(store: Store)
 def test_a_writer_that_is_killed_leaves_what_it_stored(url: str, store: Store) -> None:
     run = store.add(new_run())
     program = f"""
-        import sys
-        from pinscope.store.store import Store
         from tests.data.events import SCHEMA, events
-        writer = Store().attach({run.id!r}, "copies", SCHEMA)
+        writer = store.attach({run.id!r}, "copies", SCHEMA)
         for first in range(0, 10**9, 1000):
             writer.write(events(first, 1000))
             writer.flush()
             print(first, flush=True)
     """
-    child = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "PINSCOPE_DATABASE": url, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    child = in_another_process(url, program)
     assert child.stdout is not None
     said = [int(child.stdout.readline()) for _ in range(5)][-1]
     child.send_signal(signal.SIGKILL)

@@ -24,12 +24,6 @@ REAL = "20261122-020513-c356c8"
 """A run of pinning_strategy on an H100: 28 rows."""
 
 
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as opened:
-        yield opened
-
-
 def real_run(**changes: object) -> Run:
     run = recorded_run(REAL)
     assert run is not None

@@ -14,17 +14,12 @@ from pinscope.store import recordings
 from pinscope.store.bundle import read_bundle, render_bundle
 from pinscope.store.store import Store
 from tests.data.quoted_figures import QUOTED, renewed
-from tests.data.recorded import RECORDED, document, reading
+from tests.data.recorded import RECORDED, document, forget_recordings, reading
 from tests.unit.store.runs import new_rows, new_run
 
 ROOT = Path(__file__).parents[3]
 OLD = new_run("rec-old", status="done", lab="cuda", created_at=datetime(2025, 1, 1, tzinfo=UTC))
 NEW = new_run("rec-new", status="done", experiment="overlap", created_at=datetime(2025, 2, 1, tzinfo=UTC))
-
-
-def forget() -> None:
-    recordings._recordings.cache_clear()
-    recordings._rows.cache_clear()
 
 
 @pytest.fixture
@@ -35,9 +30,9 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "a.pinscope").write_bytes(render_bundle([(OLD, new_rows(3)), (NEW, new_rows(2))]))
     (folder / "notes.txt").write_text("not a bundle")
     monkeypatch.setattr(recordings, "folder", lambda: folder)
-    forget()
+    forget_recordings()
     yield folder
-    forget()
+    forget_recordings()
 
 
 @pytest.fixture
@@ -86,14 +81,14 @@ def test_a_stored_run_stands_before_the_recording_of_its_id(store: Store) -> Non
 
 def test_a_damaged_recording_is_told(store: Store, shipped: Path) -> None:
     (shipped / "b.pinscope").write_bytes(b"PK nothing")
-    forget()
+    forget_recordings()
     with pytest.raises(StoreFailed, match=r"a recording that ships with PinScope cannot be read \(b\.pinscope"):
         store.runs()
 
 
 def test_every_experiment_ships_a_recording_from_a_known_commit() -> None:
     """What is only kept, such as a timeline, may ship one: `pinscope record` makes one anywhere in no time."""
-    forget()
+    forget_recordings()
     runs = recordings.recorded_runs()
     recorded = {run.experiment for run in runs}
     runnable = {entry.experiment.name for entry in EXPERIMENTS}

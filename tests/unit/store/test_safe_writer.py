@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -22,10 +20,9 @@ from pinscope.store.new_file import own_folder
 from pinscope.store.safe_writer import SafeWriter, bring_in, find_saved
 from pinscope.store.store import Store
 from tests.data.second_user import ATTACKS, as_another_user, attack, needs_root, open_place
-from tests.unit.store.runs import new_rows, new_run, repeats
+from tests.unit.store.runs import in_another_process, new_rows, new_run, repeats
 from tests.unit.store.test_database import limit_pages
 
-ROOT = Path(__file__).parents[3]
 DEAD = {"pid": 2**22, "started": 1.0, "boot_id": "x"}
 
 
@@ -322,8 +319,6 @@ def test_kill_of_the_process_loses_nothing_that_was_acknowledged(store: Troubled
 import time
 from pinscope.errors import StoreFailed
 from pinscope.store.safe_writer import SafeWriter
-from pinscope.store.store import Store
-store = Store()
 writer = SafeWriter(store, store.run("r"))
 def fail(*_, **__): raise StoreFailed("out of order")
 for number in range(10**9):
@@ -335,12 +330,7 @@ for number in range(10**9):
         writer.flush()
         print(number, flush=True)
 """
-    child = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PINSCOPE_DATABASE": url, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    child = in_another_process(url, program)
     assert child.stdout is not None
     while (last := int(child.stdout.readline())) < 1000:
         pass

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.engine import make_url
 
 from pinscope.runner.jobs import reconcile
 from pinscope.store.bundle import read_bundle, write_bundle
@@ -28,12 +25,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store() as opened:
-        yield opened
-
-
 def running(**changes: Any) -> Any:
     """A trace of a program that was given secrets."""
     return trace.run(program=PROGRAM, part=f"TOKEN={SECRET}").model_copy(
@@ -41,10 +32,9 @@ def running(**changes: Any) -> Any:
     )
 
 
-def database() -> bytes:
+def database(store: Store) -> bytes:
     """All that lies on the disk."""
-    folder = Path(make_url(os.environ["PINSCOPE_DATABASE"]).database or "").parent
-    return b"".join(path.read_bytes() for path in folder.glob("pinscope.sqlite*"))
+    return b"".join(path.read_bytes() for path in Path(store.name).parent.glob("store.db*"))
 
 
 def unpacked(bundle: Path) -> bytes:
@@ -64,7 +54,7 @@ def test_the_database_and_a_bundle_of_a_trace_hold_no_secret_and_all_else(store:
     assert rows[1] == ROWS[1]
     bundle = tmp_path / "trace.pinscope"
     write_bundle(bundle, [(stored, rows)])
-    for held in (database(), unpacked(bundle)):
+    for held in (database(store), unpacked(bundle)):
         assert b"train.py" in held
         assert SECRET.encode() not in held
 
@@ -96,7 +86,7 @@ def test_a_bundle_from_elsewhere_is_masked_when_it_is_read_and_known_again(
     assert SECRET.encode() in unpacked(careless)
     assert SECRET not in str(parse_bundle(careless.read_bytes(), "careless"))
     added = store.import_runs(read_bundle(careless)).added
-    assert SECRET.encode() not in database()
+    assert SECRET.encode() not in database(store)
     write_bundle(bundle, [(store.run(run_id), store.observations(run_id)) for run_id in added])
     for again in (careless, bundle):
         assert store.import_runs(read_bundle(again)).skipped == added

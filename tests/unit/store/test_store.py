@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,26 +19,7 @@ from pinscope.store.bundle import render_bundle
 from pinscope.store.documents import checked_labels
 from pinscope.store.figures import experiments_with_figures, runs_without_figures, stored_figures
 from pinscope.store.store import Store
-from tests.unit.store.runs import new_rows, new_run, parse_bundle, repeats
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store(url) as opened:
-        yield opened
-
-
-def in_another_process(url: str, program: str) -> subprocess.Popen[str]:
-    """Start a program that has ``store`` open."""
-    begin = "from pinscope.store.store import Store\nfrom pinscope.records.run import Progress\nstore = Store()\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", begin + textwrap.dedent(program)],
-        env={**os.environ, "PINSCOPE_DATABASE": url, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+from tests.unit.store.runs import in_another_process, new_rows, new_run, parse_bundle, repeats
 
 
 def raw(url: str, statement: str, **values: str) -> None:

@@ -54,21 +54,26 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_file, "PIECE_CALLS", PIECE)
 
 
-def test_a_thread_that_stood_still_for_many_calls_still_writes_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("calls", "closes"), [(20 * PIECE - 1, False), (1, True)])
+def test_a_thread_that_stood_still_for_many_calls_or_when_the_log_was_closed_still_writes_its_own(
+    calls: int, closes: bool, tmp_path: Path
+) -> None:
     log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
     slots = Halting(log)
     late = threading.Thread(target=log.note, args=entry(7777, 1))
     late.start()
     assert slots.taken.wait(10)
     try:
-        for number in range(20 * PIECE - 1):
+        for number in range(calls):
             log.note(*entry(number, 2))
+        if closes:
+            log.close()
         assert mapped(tmp_path) == 1  # that of the thread that stands still
     finally:
         slots.let_go.set()
         late.join()
     assert mapped(tmp_path) == 0
-    assert entries(tmp_path) == sorted([(7777, 1), *((number, 2) for number in range(20 * PIECE - 1))])
+    assert entries(tmp_path) == sorted([(7777, 1), *((number, 2) for number in range(calls))])
 
 
 def test_entries_of_many_threads_are_all_kept_and_full_pieces_leave_the_memory(tmp_path: Path) -> None:
@@ -95,23 +100,6 @@ def test_a_log_that_is_closed_leaves_the_memory(calls: int, tmp_path: Path) -> N
     log.close()
     assert mapped(tmp_path) == 0
     assert entries(tmp_path) == [(number, 2) for number in range(calls)]
-
-
-def test_a_thread_that_stood_still_when_the_log_was_closed_still_writes_its_own(tmp_path: Path) -> None:
-    log = CallLog(SpoolFolder.of(tmp_path.stat(), str(tmp_path)))
-    slots = Halting(log)
-    late = threading.Thread(target=log.note, args=entry(7777, 1))
-    late.start()
-    assert slots.taken.wait(10)
-    try:
-        log.note(*entry(1, 1))
-        log.close()
-        assert mapped(tmp_path) == 1
-    finally:
-        slots.let_go.set()
-        late.join()
-    assert mapped(tmp_path) == 0
-    assert entries(tmp_path) == [(1, 1), (7777, 1)]
 
 
 def test_a_signal_s_handler_may_make_a_call_while_a_file_is_added(tmp_path: Path) -> None:

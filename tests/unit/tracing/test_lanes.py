@@ -19,18 +19,13 @@ from pinscope.tracing.lanes import MOST_CALLS, Lanes, choose
 from pinscope.tracing.later import Later
 from pinscope.tracing.mapped_file import LANE_ENTRY, NEXT, RECEIVE
 from pinscope.tracing.spool import Scope
-from tests.data.fake_cupti import FIRST_LINE, TORCH, built
+from tests.data.fake_cupti import FIRST_LINE, TORCH
 from tests.unit.tracing.test_error_filter import CALLBACK, Data
 from tests.unit.tracing.test_recorder import ALL, Recorded, record
 
 COPY, OTHER = 277, 131
 SMALL = 9
 """Stack of a small copy."""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
 
 
 class Here:

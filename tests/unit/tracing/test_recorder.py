@@ -26,11 +26,6 @@ from tests.data.fake_cupti import FIRST_LINE, PRELUDE, SMALL_TORCH, built, varia
 SETUP = Path(__file__).parents[3] / "pinscope" / "tracing" / "recorder_setup.py"
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("cupti"))
-
-
 ALL = Scope(children=False)
 
 

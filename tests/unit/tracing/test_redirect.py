@@ -337,23 +337,26 @@ def test_two_buffers_are_used_in_turn_by_one_that_does_not_and_the_older_copy_is
     assert line.wait_ns > 0
 
 
-@pytest.mark.parametrize(("pin_ns", "buffers"), [(5, 3), (6, 2)])
+@pytest.mark.parametrize(("pin_ns", "sizes", "more"), [(5, 1, 1), (6, 1, 0), (5, 8, 1)])
 def test_one_buffer_more_is_made_where_waits_left_the_gpu_without_copies_as_long_as_pinning_takes(
-    pin_ns: int, buffers: int, monkeypatch: pytest.MonkeyPatch
+    pin_ns: int, sizes: int, more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pinning one takes no longer because smaller ones were replaced."""
     gpu, line = Gpu(), Line("a.py", 1)
     ring = gpu.ring(line, allocate=gpu.clock(monkeypatch, pin_ns=pin_ns))
     gpu.wait_ns = 5
-    for _ in range(2):
-        gpu.use(ring, MIB)
-    buffer = ring.take(MIB)
+    for power in range(sizes):
+        for _ in range(2):
+            gpu.use(ring, MIB << power)
+    size, pinned = MIB << (sizes - 1), line.pinned_bytes
+    buffer = ring.take(size)
     assert buffer is not None
-    gpu.passed.add(1)  # while it was filled the other copy ended, too
+    gpu.passed.add(2 * sizes - 1)  # while it was filled the other copy ended, too
     buffer.event = next(gpu.events)
-    ring.give(buffer, MIB)
-    gpu.use(ring, MIB)
-    gpu.use(ring, MIB)
-    assert line.pinned_bytes == buffers * MIB
+    ring.give(buffer, size)
+    gpu.use(ring, size)
+    gpu.use(ring, size)
+    assert line.pinned_bytes == pinned + more * size
 
 
 def test_a_larger_buffer_takes_the_place_of_a_smaller_one() -> None:
@@ -384,23 +387,6 @@ def test_no_more_is_pinned_than_may_be() -> None:
     assert ring.take(2 * MIB) is not None
     assert ring.take(2 * MIB) is None
     assert line.pinned_bytes == 2 * MIB
-
-
-def test_pinning_one_buffer_takes_no_longer_because_smaller_ones_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, line = Gpu(), Line("a.py", 1)
-    ring = gpu.ring(line, allocate=gpu.clock(monkeypatch, pin_ns=5))
-    for power in range(8):
-        for _ in range(2):
-            gpu.use(ring, MIB << power)
-    gpu.wait_ns, pinned = 5, line.pinned_bytes
-    buffer = ring.take(MIB << 7)
-    assert buffer is not None
-    gpu.passed.add(15)  # while it was filled the other copy ended, too
-    buffer.event = next(gpu.events)
-    ring.give(buffer, MIB)
-    gpu.use(ring, MIB << 7)
-    gpu.use(ring, MIB << 7)
-    assert line.pinned_bytes == pinned + (MIB << 7)
 
 
 def test_what_could_not_be_pinned_is_not_counted() -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from pinscope.tracing.source_memory import of_site
-from tests.unit.tracing.test_recorder import library, record
-
-__all__ = ["library"]  # the fixture
+from tests.unit.tracing.test_recorder import record
 
 SIZE = 8 << 20
 MEMORY = f"""

@@ -147,15 +147,10 @@ def test_a_buffer_for_which_there_is_no_room_stays_and_is_kept_once_later(tmp_pa
     assert files.records == 101
 
 
-def test_no_end_is_before_its_start(tmp_path: Path) -> None:
+def test_no_end_is_before_its_start_and_a_kernel_that_cupti_could_not_time_is_left_out(tmp_path: Path) -> None:
     seen, files = record_files(tmp_path)
-    (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 50, 20) + kernel(2, 50, 60) + kernel(3, 50, 0))
+    untimed = kernel(1, 0, 0) + kernel(2, 0, 60)
+    (seen.folder / "buffer.000000.done").write_bytes(untimed + kernel(3, 50, 20) + kernel(4, 50, 60) + kernel(5, 50, 0))
     files.take()
+    assert files.table("kernels")["start"].tolist() == [50] * 3
     assert files.table("kernels")["end"].tolist() == [50, 60, 0]
-
-
-def test_a_kernel_that_cupti_could_not_time_is_left_out(tmp_path: Path) -> None:
-    seen, files = record_files(tmp_path)
-    (seen.folder / "buffer.000000.done").write_bytes(kernel(1, 0, 0) + kernel(2, 0, 60) + kernel(3, 50, 60))
-    files.take()
-    assert files.table("kernels")["start"].tolist() == [50]

@@ -129,13 +129,6 @@ def test_a_count_that_rests_on_costs_that_tie_is_told_only_where_one_copy_gains_
     assert [even.copies for even in dearer] == [12]
 
 
-def test_copies_that_gain_nothing_never_pay() -> None:
-    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.03)]
-    (even,) = measured(rows).evens
-    assert even.copies is None
-    assert "pinning-never-pays" in findings(rows)
-
-
 def test_what_is_dearer_only_by_chance_is_neither_called_dearer_nor_advised_against() -> None:
     none = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
     wide = [*buffers("pinned", 0.2, 0.1), *buffers("pinned", 0.4, 0.2), *buffers("pinned", 0.32, 0.1)]
@@ -146,24 +139,24 @@ def test_what_is_dearer_only_by_chance_is_neither_called_dearer_nor_advised_agai
     assert "more than" in findings([*PAGEABLE, *buffers("pinned", 0.6, 0.1), *BOTH_COPIES])["pays-soon"].detail
 
 
-def test_copies_that_are_not_told_apart_are_no_reason_to_say_that_pinning_never_pays() -> None:
-    rows = [*PAGEABLE, *buffers("pinned", 0.5, 0.1), *copies("pageable", 0.02), *copies("pinned", 0.019)]
-    (even,) = measured(rows).evens
-    assert (even.gain_seconds, even.copies) == (None, None)
-    assert not {"pinning-never-pays", "pays-soon", "pays-late"} & set(findings(rows))
-
-
-def test_a_buffer_that_costs_nothing_extra_has_paid_though_copies_gain_nothing() -> None:
-    same = [*copies("pageable", 0.02), *copies("pinned", 0.02)]
-    rules = findings([*PAGEABLE, *buffers("pinned", 0.2, 0.1), *same])
-    assert "pinning-never-pays" not in rules
-    assert not {"pays-late", "pays-soon"} & set(rules)
-
-
-@pytest.mark.parametrize(("get", "rule"), [(0.3, None), (0.6, "pays-soon"), (9.0, "pays-late")])
-def test_the_break_even_decides_the_finding(get: float, rule: str | None) -> None:
-    rows = [*PAGEABLE, *buffers("pinned", get, 0.1), *BOTH_COPIES]
-    assert {"pays-soon", "pays-late"} & set(findings(rows)) == ({rule} if rule else set())
+@pytest.mark.parametrize(
+    ("get", "pageable", "pinned", "even", "rule"),
+    [
+        (0.3, 0.10, 0.02, (0.08, 0), None),
+        (0.6, 0.10, 0.02, (0.08, 4), "pays-soon"),
+        (9.0, 0.10, 0.02, (0.08, 109), "pays-late"),
+        (0.5, 0.02, 0.03, (-0.01, None), "pinning-never-pays"),
+        (0.5, 0.02, 0.019, (None, None), None),  # copies that are not told apart
+        (0.2, 0.02, 0.02, (None, 0), None),  # what costs nothing extra has paid though copies gain nothing
+    ],
+)
+def test_the_break_even_decides_the_finding(
+    get: float, pageable: float, pinned: float, even: tuple[float | None, int | None], rule: str | None
+) -> None:
+    rows = [*PAGEABLE, *buffers("pinned", get, 0.1), *copies("pageable", pageable), *copies("pinned", pinned)]
+    (found,) = measured(rows).evens
+    assert (found.gain_seconds, found.copies) == pytest.approx(even)
+    assert {"pays-soon", "pays-late", "pinning-never-pays"} & set(findings(rows)) == ({rule} if rule else set())
 
 
 def test_the_host_model_speaks_of_mlock_not_of_cuda() -> None:

@@ -10,26 +10,13 @@ import pytest
 
 from tests.data import synthetic
 from tests.data.readings import Made
+from tests.unit.experiments.bandwidth.test_arithmetic import row
 
 drawn = Made("bandwidth").charts
 
-Row = dict[str, Any]
 
-
-def row(**changes: Any) -> Row:
-    seconds = changes.get("device_seconds", 1e-3)
-    changes.setdefault("one_more_seconds", seconds)
-    fields = {
-        "repeat": 0, "warmup": False, "memory": "pinned", "direction": "h2d", "copier": "engine", "bytes": 2**20,
-        "device": 0, "devices": 1, "device_seconds": seconds, "wall_seconds": seconds, "issue_seconds": 2e-6,
-        "h2d_seconds": seconds, "d2h_seconds": None, "wrong_words": 0, "one_more_copies": 1, "backing": None,
-        "cache": None,
-    }  # fmt: skip
-    return fields | changes
-
-
-def repeated(times: Sequence[float], **labels: Any) -> list[Row]:
-    return [row(repeat=number, device_seconds=seconds, **labels) for number, seconds in enumerate(times)]
+def repeated(times: Sequence[float], **labels: Any) -> list[dict[str, Any]]:
+    return [row(seconds, 2**20, repeat=number, **labels) for number, seconds in enumerate(times)]
 
 
 def trace(figure: go.Figure, name: str, panel: int = 1) -> Any:
@@ -39,7 +26,7 @@ def trace(figure: go.Figure, name: str, panel: int = 1) -> Any:
 
 
 def test_the_one_copy_of_a_run_that_just_began_is_drawn() -> None:
-    charts = drawn([row()])
+    charts = drawn([row(1e-3, 2**20)])
 
     assert list(charts) == ["bandwidth", "issue-time"]
     assert trace(charts["bandwidth"].figure, "pinned").y == pytest.approx([2**20 / 1e-3 / 1e9])
@@ -59,7 +46,7 @@ def test_an_unknown_link_limit_is_left_out_and_said() -> None:
     environment = synthetic.environment()
     bare = environment.devices[0].model_copy(update={"link": None})
 
-    chart = drawn([row()], environment=environment.model_copy(update={"devices": (bare,)}))["bandwidth"]
+    chart = drawn([row(1e-3, 2**20)], environment=environment.model_copy(update={"devices": (bare,)}))["bandwidth"]
 
     assert "link limit" not in {item.name for item in chart.figure.data}
     assert "not known" in chart.caption

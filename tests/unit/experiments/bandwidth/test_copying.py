@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
 
@@ -26,12 +26,6 @@ from pinscope.records.run import Cache
 KIB, MIB = 2**10, 2**20
 SLOW = 0.02
 """Seconds that a call is made to take longer."""
-
-
-@pytest.fixture
-def lab() -> Iterator[HostModelLab]:
-    with HostModelLab() as lab:
-        yield lab
 
 
 @pytest.fixture

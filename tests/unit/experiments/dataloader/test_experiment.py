@@ -6,11 +6,14 @@ import importlib.machinery
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pinscope.errors import NotEnoughMemory, NotPossible
 from pinscope.experiments.contract import budget_of
 from pinscope.experiments.dataloader import experiment as dataloader
 from pinscope.experiments.dataloader.experiment import Dataloader, DataloaderObservation, DataloaderParams
+from pinscope.experiments.dataloader.ways import BACKLOGS, Loading
 from pinscope.lab.harness import CONTEXT_BYTES
 from pinscope.records.environment import Environment
 from pinscope.runner.jobs import Request, prepare
@@ -112,3 +115,21 @@ def test_a_row_is_a_whole_step_or_a_look_at_the_pool_with_its_setting() -> None:
         DataloaderObservation(**common)
     with pytest.raises(ValueError, match="a pool without setting"):
         DataloaderObservation(kind="pool", **common)
+
+
+def loading(workers: int) -> Loading:
+    return Loading(batch=64, workers=workers, pin_memory=True, non_blocking=True)
+
+
+def test_workers_share_the_batches_they_made_ahead_and_the_one_in_use() -> None:
+    assert loading(2).batch_bytes == 64 * 3 * 224**2 * 4
+    assert loading(2).shared_bytes == 5 * loading(2).batch_bytes
+    assert loading(0).shared_bytes == 0
+
+
+@given(st.integers(1, 10_000), st.integers(0, 64))
+def test_a_combination_has_enough_steps_to_see_past_what_was_made_ahead(steps: int, workers: int) -> None:
+    taken = loading(workers).at_least(steps)
+    assert taken >= steps
+    assert taken >= BACKLOGS * loading(workers).ahead
+    assert taken == steps or workers > 0

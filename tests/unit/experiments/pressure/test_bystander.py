@@ -18,6 +18,7 @@ from pinscope.experiments.pressure.ways import Workers, ordinary
 from pinscope.lab.child_processes import fault_nanoseconds, folder_for
 from pinscope.probes.containers import IN_MEMORY, file_system
 from pinscope.probes.proc import Proc
+from tests.data.waiting import until
 
 MIB = 2**20
 
@@ -118,10 +119,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     os.waitpid(starter, 0)
     os.close(read)
     os.close(write)
-    deadline = time.monotonic() + 5
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
 
 
 def test_a_file_goes_where_the_cache_can_drop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

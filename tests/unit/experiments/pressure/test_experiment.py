@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from pinscope.errors import Cancelled, MeasurementFailed, NotEnoughMemory
@@ -23,6 +21,7 @@ from pinscope.records.environment import Environment, Limits
 from pinscope.runner.jobs import Request, prepare
 from tests.data import synthetic
 from tests.data.readings import As
+from tests.unit.experiments.pressure.test_bystander import others
 
 MIB, GIB = 2**20, 2**30
 SMALL = {"cap": 64 * MIB, "steps": 2, "step_seconds": 0.05, "file": 8 * MIB, "floor": 64 * MIB}
@@ -50,14 +49,6 @@ def measure(
     with HostModelLab() as lab:
         turns = Harness(report=lambda _, message: at(message), note=notes.append, **harness)
         return list(Pressure().measure(chosen, lab, turns)), notes
-
-
-def others() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            found += [child] if "pinscope.lab.child_processes" in child.cmdline() else []
-    return found
 
 
 # Parameters and budget
@@ -95,9 +86,6 @@ def test_a_machine_that_is_at_the_floor_already_is_told_before_anything_starts()
     for limits in ({"host_available_bytes": GIB}, {"cgroup_headroom_bytes": GIB}):
         with pytest.raises(NotEnoughMemory, match="less than the floor of 1 GiB; free memory, lower the floor"):
             prepare(Request("pressure", "host", quick=True), machine(**limits))
-
-
-# Where it runs
 
 
 # A real run

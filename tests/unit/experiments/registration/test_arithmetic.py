@@ -69,10 +69,12 @@ def test_rows_of_older_runs_read_as_memory_without_a_name() -> None:
     assert [trial.title for trial in trials(older)] == ["4 processes register", "one owner for 4 processes"]
 
 
-def test_until_all_have_it_pinned_is_known_where_all_have() -> None:
+def test_page_tables_and_the_time_until_all_have_it_pinned_are_known_where_all_have() -> None:
     timed = rows("each_registers", 4, pinned_after=5.0)
     last_pin = max(place for place, row in enumerate(timed) if row["step"] == "pin")
-    assert [trials(given)[0].all_seconds for given in (timed, timed[:last_pin])] == [5.0, None]
+    for given, seconds, tables in ((timed, 5.0, 4 * TABLE), (timed[: last_pin + 1], 5.0, 4 * TABLE),
+                                   (timed[:last_pin], None, None)):  # fmt: skip
+        assert (trials(given)[0].all_seconds, trials(given)[0].table_bytes) == (seconds, tables)
     older = [{key: value for key, value in row.items() if key != "all_seconds"} for row in timed]
     assert trials(older)[0].all_seconds is None
 
@@ -106,13 +108,6 @@ def test_a_run_that_broke_off_anywhere_still_reads_and_draws(strategy: str) -> N
         assert all(quantity.value is not None or quantity.reason for quantity in result.headline)
         if count % 5 == 0:
             draw(synthetic.run("registration", params={}), whole[:count])
-
-
-def test_page_tables_are_unknown_until_all_have_pinned() -> None:
-    whole = rows("each_registers", 4)
-    last_pin = max(place for place, row in enumerate(whole) if row["step"] == "pin")
-    assert trials(whole[:last_pin])[0].table_bytes is None
-    assert trials(whole[: last_pin + 1])[0].table_bytes == 4 * TABLE
 
 
 def test_page_tables_that_seem_negative_are_compared_with_nothing() -> None:

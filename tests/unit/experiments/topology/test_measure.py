@@ -28,19 +28,10 @@ from pinscope.lab.hostmodel import HostModelLab
 from pinscope.probes.proc import Answer
 from pinscope.records.environment import NumaNode
 from tests.data import synthetic
+from tests.unit.experiments.registration.test_across import TwoEngines
 
 MIB = 2**20
 SMALL = {"size": MIB, "repeats": 8, "time_limit": 0.05}
-
-
-class TwoEngines(HostModelLab):
-    """A machine on which any number may be opened, and two are shown."""
-
-    def peers(self) -> Sequence[int]:
-        return (0, 1)
-
-    def device_id_of(self, device: int) -> str:
-        return self.device_id
 
 
 def params(**overrides: object) -> TopologyParams:
@@ -162,19 +153,14 @@ def flown(monkeypatch: pytest.MonkeyPatch, *begin: float) -> list[Flight]:
     return [Flight(**{**flight, "ends": tuple(flight["ends"])}) for flight in flights]
 
 
-@pytest.mark.parametrize("begin", [(0.0, 0.04), (0.04, 0.0)])
-def test_copies_of_one_engine_that_ran_one_after_the_other_have_no_common_window(
-    monkeypatch: pytest.MonkeyPatch, begin: tuple[float, float]
+@pytest.mark.parametrize(("begin", "common"), [((0.0, 0.04), None), ((0.04, 0.0), None), ((0.0, 0.0), 0.04)])
+def test_copies_have_in_common_the_time_in_which_they_ran_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, begin: tuple[float, float], common: float | None
 ) -> None:
     flights = flown(monkeypatch, *begin)
     assert flights[1].begun - flights[0].begun == pytest.approx(begin[1] - begin[0], abs=1e-3)
-    assert common_window(flights) is None
-
-
-def test_copies_that_ran_side_by_side_have_all_of_their_time_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
-    window = common_window(flown(monkeypatch, 0.0, 0.0))
-    assert window is not None
-    assert window[1] - window[0] == pytest.approx(0.04, abs=1e-3)
+    window = common_window(flights)
+    assert (window and window[1] - window[0]) == pytest.approx(common, abs=1e-3)
 
 
 class Placing:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from pinscope.analysis.texts import MOST_CHARACTERS, MOST_WORDS
 from pinscope.experiments.registry import read_run
 from pinscope.records.run import Finding, Reading, Table
 from pinscope.report.facts import table_texts
-from pinscope.tracing.trace.reading import MOST_CHARACTERS, MOST_WORDS
 from tests.data.synthetic_trace import MIB, place, program, row, run, site
 
 SAVED = 1.0 - 1000 * MIB / 50e9

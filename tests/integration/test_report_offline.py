@@ -229,7 +229,7 @@ def wait_for_texts(page: Page, colour: str) -> None:
     becomes_true(
         page,
         """colour => Array.from(document.querySelectorAll(".plot")).every(plot => {
-          const texts = Array.from(plot.querySelectorAll(".xtick text"));
+          const texts = Array.from(plot.querySelectorAll(".xaxislayer-above text"));
           return texts.length && texts.every(text => getComputedStyle(text).fill === colour);
         })""",
         rgb(colour),
@@ -254,7 +254,7 @@ def test_on_paper_charts_are_light_and_fit_the_page_and_then_come_back(reader: R
     page = reader.open(both)
     state = """() => Array.from(document.querySelectorAll(".plot")).map(plot => [
       plot.querySelector("svg.main-svg").getBoundingClientRect().width,
-      (text => text && getComputedStyle(text).fill)(plot.querySelector(".xtick text"))])"""
+      (text => text && getComputedStyle(text).fill)(plot.querySelector(".xaxislayer-above text"))])"""
     becomes_true(page, DRAWN_TO_WIDTH)
     wait_for_texts(page, SCHEMES["dark"].text)
     page.evaluate(f"addEventListener('beforeprint', () => {{ window.onPaper = ({state})() }})")

@@ -120,8 +120,8 @@ def _steps(values: NDArray[np.float64], begin: int, chance: float) -> Iterator[i
         for start in (0, (count - length) // 2, count - length)
     ]
     tried = [(start, end, chance / 2 / len(some)) for some in ([(0, count)], parts) for start, end in some]
-    found = ((start, _step(values[start:end], most)) for start, end, most in tried)
-    place = next((start + inside for start, inside in found if inside is not None), None)
+    steps_inside = ((start, _step(values[start:end], most)) for start, end, most in tried)
+    place = next((start + inside for start, inside in steps_inside if inside is not None), None)
     if place is not None:
         yield begin + place
         yield from _steps(values[:place], begin, chance / 2)

@@ -61,13 +61,14 @@ def _show_address(wanted: str | None) -> bool:
 
 def _list(store: Store) -> None:
     show_message()
-    there, matching, damaged = _filtered(store)
+    runs, matching, damaged = _filtered(store)
     storage_note(store)
     for broken in damaged:
         st.error(plain(sentence(str(broken))), icon=":material/broken_image:")
-    if there or any(st.session_state.get(f"filter-{word}") for word in COLUMNS):
-        older = ", the newest ones: 'pinscope runs list' has all" if there >= NEWEST else ""
-        st.caption(f"{len(matching):,} of {there:,} runs{older}")
+    if runs or any(st.session_state.get(f"filter-{word}") for word in COLUMNS):
+        own = sum(not run.recording for run in runs)
+        older = ", the newest ones: 'pinscope runs list' has all" if own == NEWEST else ""
+        st.caption(f"{len(matching):,} of {len(runs):,} runs{older}")
         _ticked(store)
         pages = max(1, -(-len(matching) // RUNS_A_PAGE))
         place = st.container()
@@ -96,8 +97,8 @@ def _ticked(store: Store) -> None:
         st.caption("Tick another run to compare both." if runs else "Tick two runs or more to compare them.")
 
 
-def _filtered(store: Store) -> tuple[int, list[Run], list[DamagedRun]]:
-    """How many runs are looked at, those of them that fit, and which are damaged."""
+def _filtered(store: Store) -> tuple[list[Run], list[Run], list[DamagedRun]]:
+    """The runs that are looked at, those of them that fit, and which are damaged."""
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         search = st.text_input(
             "Search",
@@ -124,7 +125,7 @@ def _filtered(store: Store) -> tuple[int, list[Run], list[DamagedRun]]:
     fitting = [run for run in runs if fits(run, Wanted(search=search)) and (recordings or not run.recording)]
     if order != "newest":
         fitting.sort(key=ORDERS[order])
-    return len(runs), fitting, [run for run in listed if isinstance(run, DamagedRun)]
+    return runs, fitting, [run for run in listed if isinstance(run, DamagedRun)]
 
 
 def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | None:

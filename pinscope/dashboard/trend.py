@@ -48,6 +48,8 @@ def show() -> None:
         run_link(step.run, prose(step_words(step, trend.figure.unit)), ":material/stairs:")
     if trend.left_out:
         st.caption(prose(trend.left_out))
+    if sum(len(some) for series_of in known.values() for some in series_of) >= NEWEST:
+        st.caption(f"Of the newest {NEWEST:,} finished runs of all kinds; the command line looks at all.")
     same_as_command(f"pinscope runs trend {experiment} {figure} --like {trend.runs[-1].id}")
 
 

@@ -9,6 +9,7 @@ from pinscope.dashboard.pages import COMPARE, TREND
 from pinscope.dashboard.widgets import prose
 from pinscope.experiments.registry import verdict_of
 from pinscope.report.comparison import compare_named, foremost
+from pinscope.store import choice
 from pinscope.store.store import Store
 from tests.data import synthetic
 from tests.data.stepping_runs import KEY, add_stepping_runs
@@ -105,6 +106,16 @@ def test_a_link_names_a_series_and_a_run_without_figures_is_said(store: Store, o
     assert not app.exception
     assert app.selectbox(key="trend-series").value == "quick"
     assert "no figure to follow" in app.info[0].value
+
+
+def test_of_more_runs_than_a_page_looks_at_trend_says_so(
+    store: Store, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_stepping_runs(store)
+    whole = "Of the newest 5 finished runs of all kinds; the command line looks at all."
+    assert whole not in said(open_page(TREND))
+    monkeypatch.setattr(choice, "NEWEST", 5)
+    assert whole in said(open_page(TREND))
 
 
 def test_a_link_that_names_nothing_shows_the_first_and_one_run_has_no_step(store: Store, open_page: Open) -> None:

@@ -56,6 +56,7 @@ def test_of_more_runs_than_a_page_looks_at_the_newest_are_listed(
     store.import_runs([(synthetic.run("bandwidth", id=f"{day:%d}-run", created_at=day), []) for day in days])
     assert [run.id for run in store.runs(recordings=False, most=2)] == ["03-run", "02-run"]
     shipped = len(store.runs()) - len(days)
+    assert "the newest ones" not in said(open_page(RUNS))
     monkeypatch.setattr(choice, "NEWEST", 2)
     assert f"{shipped + 2} of {shipped + 2} runs, the newest ones: " in said(open_page(RUNS))
 

@@ -377,6 +377,8 @@ SCAN_SECONDS = 0.1
 """Between two looks: CUDA alone takes longer to start and to end."""
 MOST_OF_A_CORE = 0.1
 """Spent on looking."""
+_ASKS_THE_DRIVER = "nvidia-smi"
+"""A program that starts CUDA to ask, and copies nothing: Hugging Face's Trainer runs it."""
 _STATE, _PARENT = 0, 1
 """Places in ``stat``, behind the name."""
 
@@ -439,7 +441,9 @@ class Children:
             is_fork = parent in there and there[parent].stack == there[pid].stack
             is_own = pid in self._without or parent not in users or not is_fork
             if is_own and image not in self._users and self._has_library(pid):
-                self._users[image] = self._described(pid, is_fork)
+                described = self._described(pid, is_fork)
+                if described[1] != _ASKS_THE_DRIVER:
+                    self._users[image] = described
         self._looks.append(begun)
         self.pause_seconds = max(SCAN_SECONDS, (time.monotonic_ns() - begun) / 1e9 / MOST_OF_A_CORE)
 

@@ -60,6 +60,7 @@ def test_under_trainer_the_library_s_line_and_the_switch_are_named(pin: str, wor
     assert batches == {"pageable" if pin == "off" else "pinned": pytest.approx(40 * 16 * MIB, rel=0.05)}
     assert f"{line_of('hf_trainer.py', 'the training')} → operations.py:{rows[0]['library_line']}" in seen.stderr
     assert loaders(seen) == {(pin == "on", workers, rows[0]["number"])}
+    assert [row["executable"] for row in seen.rows if row["kind"] == "unrecorded"] == []  # it runs nvidia-smi
     is_switch = switched(seen, "dataloader_pin_memory=True")
     if pin == "on" or not workers:
         assert not is_switch

@@ -16,14 +16,23 @@ STACK, OTHER_STACK = 7_000, 8_000
 CUDA = "7f00-7f01 r-xp 0 0:0 1 /usr/lib/libcuda.so.580.159\n"
 
 
-def process(top: Path, pid: int, parent: int, stack: int, *, is_hidden: bool = False, uses_cuda: bool = False) -> None:
+def process(
+    top: Path,
+    pid: int,
+    parent: int,
+    stack: int,
+    *,
+    is_hidden: bool = False,
+    uses_cuda: bool = False,
+    name: str = "serve",
+) -> None:
     folder = top / "proc" / str(pid)
     folder.mkdir(parents=True)
     fields = ["S", str(parent), *["0"] * 23, str(stack), "0"]
     (folder / "stat").write_text(f"{pid} (a name) {' '.join(fields)}")
     (folder / "environ").write_text("")
     (folder / "maps").write_text(CUDA if uses_cuda else "")
-    (folder / "exe").symlink_to("/opt/serve")
+    (folder / "exe").symlink_to(f"/opt/{name}")
     if is_hidden:
         (folder / "fd").touch()  # cannot be listed
     else:
@@ -53,6 +62,14 @@ def test_a_process_whose_files_cannot_be_seen_used_cuda_if_nvml_names_it(
     assert [(row.process, row.child, row.executable) for row in there.unrecorded()] == [
         (CHILD, kind, "serve") for kind in kinds
     ]
+
+
+@pytest.mark.parametrize(("name", "named"), [("nvidia-smi", []), ("nvidia-smi-copy", ["nvidia-smi-copy"])])
+def test_the_driver_s_own_tool_is_not_accused(name: str, named: list[str], tmp_path: Path) -> None:
+    there = children(tmp_path, set())
+    process(tmp_path, CHILD, PROGRAM, OTHER_STACK, uses_cuda=True, name=name)
+    there.look()
+    assert [row.executable for row in there.unrecorded()] == named
 
 
 SAYS = {

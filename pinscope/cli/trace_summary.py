@@ -99,14 +99,15 @@ def _print_answer(reading: Reading) -> None:
 
 
 def _histogram(rows: Sequence[Sequence[Any]]) -> str:
-    """``, 256 B to 16 MiB: █ ▁ ▂  95.3 % of 4,240: 64 B to 256 B``: from the smallest size to the largest, each
-    four times the one before."""
+    """``, 256 B to 16 MiB: █ ▁ ▂  95.3 % of 4,240: up to 256 B``: from the smallest size to the largest, each four
+    times the one before."""
     counts = {size: count for size, count, *_ in rows}
     first, last = min(counts), max(counts)
     steps = [first * 4**step for step in range(64) if first * 4**step <= last]
     heights = format_heights([counts.get(size, 0) for size in steps])
     most, _, share, *_ = max(rows, key=itemgetter(1))
-    often = f"{format_share(share)} of {sum(counts.values()):,}: {format_bytes(most // 4)} to {format_bytes(most)}"
+    above = "up" if most == first else format_bytes(most // 4)
+    often = f"{format_share(share)} of {sum(counts.values()):,}: {above} to {format_bytes(most)}"
     return f", {format_bytes(first)} to {format_bytes(last)}: {heights}  {often}"
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 
 from pinscope.analysis.read_rows import Row, grouped
 from pinscope.records.run import Table
+from pinscope.tracing.mapped_file import RECEIVE
 from pinscope.tracing.sites import MOST_SHOWN, WORTH, Headed, Seen, Site, gpu_name, headed_table, line_key, line_name
 from pinscope.tracing.trace.calls import pinned_copies, pinning_again, small_copies, waiting
 from pinscope.tracing.trace.costs import Cost
@@ -135,8 +136,8 @@ def _does(row: Row) -> str:
 
 def _copying(row: Row) -> str:
     together, ways = format_bytes(row["bytes"]), {"h2d": "to GPU", "d2h": "from GPU"}
-    are_alike = row["count"] > 1 and row["count"] * row["median_bytes"] == row["bytes"]
-    each = f"{row['count']:,} × {format_bytes(row['median_bytes'])} ({together})"
+    are_alike = row["count"] > 1 and row["count"] * row["largest_bytes"] == row["bytes"]
+    each = f"{row['count']:,} × {format_bytes(row['largest_bytes'])} ({together})"
     pieces = each if are_alike else f"{row['count']:,} cop{'ies' if row['count'] > 1 else 'y'}, {together}"
     mapped = " (a mapped file)" if row["mapping"] == "file" else ""
     site = Site(row, None)
@@ -153,6 +154,8 @@ def _waiting(row: Row) -> str:
 
 
 def _working(row: Row) -> str:
+    if row["call"] == RECEIVE:
+        return f"CPU work for {RECEIVE}"
     did = f" ({row['reason']})" if row["reason"] else ""
     return f"CPU work of {row['count']:,} × {row['call']}{did}"
 

@@ -21,7 +21,7 @@ _FETCHES = ("Tensor.cpu", "Tensor.numpy", "ndarray.get", "jax.device_get", "copy
 REMEDIES: Mapping[Remedy, tuple[str, str]] = {
     "convert": ("convert on the GPU", "Convert on the GPU, not at {}"),
     "gather": ("copy it as it lies, rearrange on the GPU", "Rearrange on the GPU, not at {}"),
-    "pin": ("pin once, use it again", "Pin once at {}, not {:,} times"),
+    "pin": ("pin each once, where it is made", "Pin once what {} pins {:,} times"),
     "fetch": ("copy into pinned memory that is kept", "Fetch into kept memory at {}"),
     "receive": ("DataLoader(pin_memory=True)", "Let the DataLoader of {} pin"),
     "make": ("make the data in pinned memory", "Fill pinned memory at {}"),

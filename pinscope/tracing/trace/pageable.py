@@ -11,9 +11,9 @@ from pinscope.analysis.texts import Costed, Text, Texts, say
 from pinscope.records.run import Quantity, costing, quantity
 from pinscope.tracing.sites import Seen, Site, line_name
 from pinscope.tracing.source_memory import reads_new_pages_of_a_file
-from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, time_of, told
+from pinscope.tracing.trace.costs import Cost, saves, share_of_time, stood, told
 from pinscope.tracing.trace.cpu_work import REMEDIES, is_hidden
-from pinscope.units import format_about, format_seconds, format_share
+from pinscope.units import format_about, format_seconds
 
 TRAINER = "/transformers/trainer.py"
 HALF = 0.5
@@ -103,7 +103,7 @@ def pageable(seen: Seen) -> Iterator[Cost]:
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
-            to_do, advice = "read it into pinned memory: that spares the faults, too", _file_advice(seen, site)
+            to_do, advice = "read it into pinned memory: that spares the faults, too", _file_advice(site)
         elif saved:
             advice = f"{pin}: {saves(seen, site.row, saved)}."
         elif saved is None:
@@ -184,7 +184,7 @@ def _file_name(row: Row) -> str:
 def _faults_words(row: Row) -> str:
     """What touching its pages takes, as far as that is known."""
     if row["uncached_share"] is None:
-        return "page faults, and maybe the disk,"
+        return "page faults, maybe the disk,"
     return "page faults and the disk" if row["uncached_share"] else "page faults"
 
 
@@ -238,12 +238,13 @@ def _memory_figures(row: Row) -> tuple[Quantity, ...]:
     )
 
 
-def _file_advice(seen: Seen, site: Site) -> str:
-    """What to do where a line waits for a mapped file."""
-    whole, spent = time_of(seen, site.row), site.unexplained_seconds
-    share = f" ({format_share(min(spent / whole, 1.0))})" if whole else ""
-    at = f"at {site.name} {_faults_words(site.row)} take {format_about(spent)}{share}"
-    return f"Read {_file_name(site.row)} by readinto, not mapped: {at}."
+def _file_advice(site: Site) -> str:
+    """What to do where a line waits for a mapped file. To read spares page faults, too; how much that is, nobody knows:
+    the disk may take as long."""
+    saved, spent = site.saved_in_place, site.unexplained_seconds
+    staging = f"saves {format_about(saved)}; " if saved else ""
+    waits = f"at {site.name} {_faults_words(site.row)} take {format_about(spent)}"
+    return f"Read {_file_name(site.row)} into pinned memory: {staging}{waits}."
 
 
 # What a framework calls it

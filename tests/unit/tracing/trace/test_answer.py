@@ -129,7 +129,7 @@ def test_a_line_that_moves_its_data_on_the_cpu_is_one_line_with_its_parts_and_to
     cells = dict(zip(tables[LINES].columns, line, strict=True))
     assert (cells["CPU work"], cells["CUDA calls"], cells["GPU idle"]) == (0.8, 1.0, pytest.approx(0.85))
     assert cells["costs"] == pytest.approx(0.85)
-    assert (cells["to do"], cells["saves"]) == ("pin once, use it again", pytest.approx(0.8 * 0.99))
+    assert (cells["to do"], cells["saves"]) == ("pin each once, where it is made", pytest.approx(0.8 * 0.99))
     assert column(tables[TIME], "took")["GPU idle: CPU work for copies"] == 0.8
     assert column(tables[TIME], "took")["CPU held by copies"] == pytest.approx(1.8)
 

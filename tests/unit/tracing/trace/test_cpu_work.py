@@ -37,7 +37,7 @@ def test_a_line_that_pins_at_each_use_is_named_with_its_seconds_on_the_cpu_and_w
     assert figures(finding)["On the CPU, pinning too"] == 1.0
     assert figures(finding)["Saved without this work (about)"] == pytest.approx(0.6 * 99 / 100)  # pinning once
     assert {each.key: each.value for each in reading.headline}["work"] == 1.0
-    assert reading.verdict == "Pin once at train.py:33, not 100 times: saves about 590 ms of 10.0 s (5.9 %)."
+    assert reading.verdict == "Pin once what train.py:33 pins 100 times: saves about 590 ms of 10.0 s (5.9 %)."
 
 
 def test_copies_that_pinning_slows_down_take_what_the_link_needs_without_it() -> None:

@@ -146,7 +146,7 @@ def _copying(row: Row) -> str:
 
 
 def _pinning(row: Row) -> str:
-    return f"pins {format_bytes(row['bytes'])}" + (f" in {row['count']:,} calls" if row["count"] > 1 else "")
+    return f"CUDA pins {format_bytes(row['bytes'])}" + (f" in {row['count']:,} calls" if row["count"] > 1 else "")
 
 
 def _waiting(row: Row) -> str:

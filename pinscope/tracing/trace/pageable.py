@@ -103,7 +103,7 @@ def pageable(seen: Seen) -> Iterator[Cost]:
         to_do, pin = _pinned_memory(seen, site)
         to_do += f", in {others + 1:,} processes" if others else ""
         if waits_for_file(site) and site.unexplained_seconds > (saved or 0.0):
-            to_do, advice = "read it into pinned memory: that spares the faults, too", _file_advice(site)
+            to_do, advice = "read it in pieces into a pinned buffer: spares page faults besides", _file_advice(site)
         elif saved:
             advice = f"{pin}: {saves(seen, site.row, saved)}."
         elif saved is None:

@@ -82,7 +82,7 @@ def test_a_line_that_copies_and_pins_and_waits_is_one_line() -> None:
     cells = dict(zip(answer(GPU, site(33), pins, wait)[LINES].columns, line, strict=True))
     assert cells["costs"] == pytest.approx(1.0 + 1.5 + 2.0)
     assert (cells["CUDA calls"], cells["transfers"], cells["GPU idle"]) == (2.5, 0.9, 3.0)
-    assert cells["does"] == "1 wait + pins 96 MiB"
+    assert cells["does"] == "1 wait + CUDA pins 96 MiB"
 
 
 def test_a_line_that_costs_little_is_told_to_change_nothing() -> None:

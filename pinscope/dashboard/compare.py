@@ -88,17 +88,10 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
         for chart in draw(comparison):
             chart_view(chart, key=f"{key}-{chart.key}")
     with right:
-        for part in report.machines(comparison, everything):
-            if isinstance(part, str):
-                st.caption(prose(part))
-            elif part.rows:
-                st.markdown(f"**{plain(part.title)}**")
-                widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in part.rows])
-    for number, part in enumerate(report.cells(comparison, everything)):
-        if isinstance(part, str):
-            st.caption(prose(part))
-        elif part.rows:
-            widgets.table_list([part], f"{key}-{number}")
+        for table in report.machines(comparison, everything):
+            st.markdown(f"**{plain(table.title)}**")
+            widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in table.rows])
+    widgets.table_list(report.cells(comparison, everything), key)
 
 
 def _card(comparison: Comparison, cell: ComparedCell) -> None:

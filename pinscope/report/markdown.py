@@ -35,11 +35,8 @@ def comparison_markdown(compared: Compared) -> bytes:
     for of in compared.comparisons:
         lines.append(f"# {plain(f'{of.experiment}: {of.called[1]} against {of.called[0]}')}\n")
         lines.append(f"**{plain(verdict_of(of))}**\n")
-        for part in (*comparison.machines(of), *comparison.cells(of)):
-            if isinstance(part, str):
-                lines += [f"{plain(part)}\n"] if part else []
-            elif part.rows:
-                lines += _table(part, "##")
+        for table in (*comparison.machines(of), *comparison.cells(of)):
+            lines += _table(table, "##")
     return "\n".join([*lines, *(f"{plain(words)}\n" for words in compared.left_out)]).encode()
 
 

@@ -21,9 +21,6 @@ _LOOKS: dict[CellVerdict, LineStyle] = {
     "better": LineStyle("intact", "triangle-up", size=11),
     "same": LineStyle("reference"),
 }
-_FINE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)
-_TIMES = {tick: f"{tick:g} ×" for tick in (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)}
-"""Ticks of an axis of ratios: as changes on one that is no longer than these, and as ratios on a longer one."""
 
 
 def draw(comparison: Comparison) -> list[Chart]:
@@ -71,11 +68,9 @@ def _axis(cells: Sequence[ComparedCell]) -> str | None:
 
 
 def _spot(cell: ComparedCell, axis: str, side: Pooled) -> Spot:
-    reach = side.value * (side.spread or 0.0)
-    bar = (side.value - reach, side.value + reach) if reach else None
-    return Spot(
-        cell.labels[axis], side.value, cell.texts[axis], bar, f" {format_precision(side.spread, None)}".rstrip()
-    )
+    bar = (side.value * (1 - side.spread), side.value * (1 + side.spread)) if side.spread else None
+    after = f" {format_precision(side.spread, None)}".rstrip()
+    return Spot(cell.labels[axis], side.value, cell.texts[axis], bar, after)
 
 
 def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[Chart]:
@@ -94,11 +89,9 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
         figure.add_trace(line(words, _LOOKS[verdict], points, mode="markers", error_x=whiskers, hovertemplate=hover))
     names_above(figure, 1, [cell.words for cell, *_ in known])
     figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
-    is_short = all(_FINE[0] < low and high < _FINE[-1] for *_, low, high in known)
-    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in _FINE} if is_short else _TIMES
-    title = f"{comparison.b.name} against {comparison.a.name}, {known[0][0].value.title} (log scale)"
-    axis = {"type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": list(ticks.values())}
-    figure.update_xaxes(**axis, tickangle=0, title_text=title).update_layout(hovermode="closest")
+    title = f"{comparison.b.name} over {comparison.a.name}, {known[0][0].value.title} (log scale)"
+    figure.update_xaxes(type="log", tickformat="~g", tickangle=0, nticks=7, title_text=title)
+    figure.update_layout(hovermode="closest")
     ends = [(cell.words, f"{format_change(at)} {cell.verdict_words}") for cell, at, _, _ in known]
     words = "The ratio of both sides and its interval, which holds for all cells together."
     yield Chart("ratios", "Ratios", words, figure, alt_text("Ratios", ends))

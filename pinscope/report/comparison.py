@@ -125,7 +125,7 @@ def machines(comparison: Comparison, everything: bool = False) -> list[Table]:
     different = ((key.title, key.a, key.b) for key in (*found.different, *comparison.settings))
     return [
         *_texts(
-            "Both sides", ("", "what they are"), [*((side.name, _side_words(side)) for side in (a, b)), alike, counts]
+            "Both sides", ("of", "what it is"), [*((side.name, _side_words(side)) for side in (a, b)), alike, counts]
         ),
         *_texts("What differs", ("key", a.name, b.name), different),
         *_texts("The same on both sides", ("key", "both"), found.same.items() if everything else ()),

@@ -121,12 +121,11 @@ def machines(comparison: Comparison, everything: bool = False) -> list[Table]:
     a, b, found = comparison.a, comparison.b, comparison.machines
     named = [f"{title} {found.same[title]}" for title in SAME_FIRST if title in found.same]
     more = f"and {len(found.same) - len(named)} more; not recorded on one side: {len(found.unknown)}"
-    alike, counts = ("the same", ", ".join([*named, more])), ("cells", _counted_words(comparison))
+    about = [(side.name, _side_words(side)) for side in (a, b)]
+    about += [("the same", ", ".join([*named, more])), ("cells", _counted_words(comparison))]
     different = ((key.title, key.a, key.b) for key in (*found.different, *comparison.settings))
     return [
-        *_texts(
-            "Both sides", ("of", "what it is"), [*((side.name, _side_words(side)) for side in (a, b)), alike, counts]
-        ),
+        *_texts("Both sides", ("of", "what it is"), about),
         *_texts("What differs", ("key", a.name, b.name), different),
         *_texts("The same on both sides", ("key", "both"), found.same.items() if everything else ()),
     ]
@@ -345,15 +344,12 @@ def junit(checked: Sequence[Checked]) -> bytes:
     """
     root = ET.Element("testsuites", name="pinscope check")
     for result in checked:
-        name, limit = result.comparison.experiment, change_words(result.tolerance)
+        name, failing = result.comparison.experiment, {worse.key for worse in result.regressions}
         suite = ET.SubElement(root, "testsuite", name=name)
+        hidden = f"{change_words(result.tolerance)} worse would not show: too few runs"
+        others = [cell for cell in result.cells if cell.key not in failing]
         cases = [(_where(worse), "failure", regression_words(worse)) for worse in result.regressions]
-        failing = {worse.key for worse in result.regressions}
-        for cell in (cell for cell in result.cells if cell.key not in failing):
-            why = f"{limit} worse would not show: too few runs"
-            if cell.verdict == "unknown":
-                why = "measured once: no interval"
-            cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
+        cases += [(cell.words, "" if result.tells(cell) else "skipped", hidden) for cell in others]
         for where, outcome, why in cases:
             case = ET.SubElement(suite, "testcase", classname=name, name=where)
             if outcome:

@@ -1,4 +1,4 @@
-"""A comparison of runs, drawn: both sides beside each other, and the ratios with their intervals."""
+"""Runs against runs, drawn: both sides beside each other, the ratios with their intervals; and a figure over runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled
 from pinscope.analysis.read_rows import grouped
+from pinscope.analysis.trend import Trend
 from pinscope.charts.marks import AROUND_PIXELS, ROW_PIXELS, Chart, alt_text, line, names_above
-from pinscope.charts.plot import Curve, Spot, TimePart, counts, curves, parts_of_time, scale_of, sizes
+from pinscope.charts.plot import Curve, Spot, TimePart, counts, curves, linear, parts_of_time, scale_of, sizes
 from pinscope.charts.theme import COLOURS, panels
-from pinscope.units import format_change, format_precision
+from pinscope.units import format_change, format_precision, format_value
 
 MOST_PANES, MOST_BARS, MOST_RATIOS = 4, 12, 16
 """What is drawn of many: what costs most first."""
@@ -95,3 +96,40 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
     ends = [(cell.words, f"{format_change(at)} {cell.verdict_words}") for cell, at, _, _ in known]
     words = "The ratio of both sides and its interval, which holds for all cells together."
     yield Chart("ratios", "Ratios", words, figure, alt_text("Ratios", ends))
+
+
+_RUNS, _MEDIAN = LineStyle("copy"), LineStyle("reference")
+
+
+def draw_trend(trend: Trend) -> Chart:
+    """A figure over runs: each run, the oldest first, the median between steps, and by how much it steps."""
+    values, figure = trend.values, trend.figure
+    runs = [
+        Spot(place, value, f"{run.created_at:%Y-%m-%d %H:%M}, {run.id}")
+        for place, (run, value) in enumerate(zip(trend.runs, values, strict=True), start=1)
+    ]
+    medians = {
+        f"Median from {begin + 1}": Curve(_MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True)
+        for begin, end, middle in trend.levels
+    }
+    said = [(f"run {step.place + 1}", step.change) for step in trend.steps]
+    chart = curves(
+        "trend",
+        figure.name,
+        "Each run, the oldest first; grey: the median between steps. The axis does not begin at 0.",
+        {"": {"Runs": Curve(_RUNS, runs), **medians}},
+        scale_of(figure.name, figure.unit, max(values)),
+        linear("Run, the oldest first", "Run %{x}"),
+        f"{figure.name} over {len(values)} runs",
+        ends=[*said, ("last run", format_value(values[-1], figure.unit))],
+    )
+    # A step of some percent is seen, which an axis from 0 would hide.
+    chart.figure.update_yaxes(autorange=True, rangemode="normal").update_layout(showlegend=False)
+    for step in trend.steps:
+        side = {"xanchor": "right", "xshift": -6} if step.place > len(values) / 2 else {"xanchor": "left", "xshift": 6}
+        chart.figure.add_vline(
+            step.place + 0.5,
+            line={"color": COLOURS["corrupted"], "dash": "dot", "width": 2},
+            annotation={"text": step.change, "showarrow": False, **side},
+        )
+    return chart

@@ -269,11 +269,13 @@ class Comparison:
     def causes(self, whole: ComparedCell) -> list[tuple[float, ComparedCell | LoneCell]]:
         """By how much the first figures of other cells changed that are not the same and go the way of the whole, the
         farthest first; what one side alone has, from nothing or to nothing."""
-        changed = ((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same")
-        lone = ((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone)
         is_more = whole.b.value > whole.a.value
-        causes = [(by, cell) for by, cell in (*changed, *lone) if cell.labels and (by > 0) == is_more]
-        return sorted(causes, key=lambda cause: -abs(cause[0]))
+        changes: list[tuple[float, ComparedCell | LoneCell]] = [
+            *((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same"),
+            *((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone),
+        ]
+        changes.sort(key=lambda change: -abs(change[0]))
+        return [(by, cell) for by, cell in changes if cell.labels and (by > 0) == is_more]
 
     @property
     def alone_counts(self) -> tuple[int, int]:

@@ -83,9 +83,8 @@ def verdict(comparison: Comparison) -> str:
     if isinstance(first, LoneCell):
         alike = [cost for cost, line in lines if isinstance(line, LoneCell)]
         verb, more = ("are", f" (and {len(alike) - 1} more)") if len(alike) > 1 else ("is", "")
-        words = (
-            f"{'New' if first.is_new else 'Gone'} {verb} {words}{more}, which cost {format_seconds(abs(sum(alike)))}"
-        )
+        change, total = "New" if first.is_new else "Gone", format_seconds(abs(sum(alike)))
+        words = f"{change} {verb} {words}{more}, which cost {total}"
     else:
         words = f"{words} costs {format_seconds(first.b.value)} instead of {format_seconds(first.a.value)}"
     return f"{words}: the program takes {seconds}, {format_seconds(abs(a - b))} {'less' if b <= a else 'more'}."

@@ -37,10 +37,9 @@ def show() -> None:
     if missing := [name for name, runs in (("A", first), ("B", second)) if not runs]:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
-    actions = st.container(horizontal=True, vertical_alignment="center")
     compared = state.compared(store, (tuple(first), tuple(second)))
     a, b = (",".join(run.id for run in runs) for runs in (first, second))
-    with actions:
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=st.query_params.update, kwargs={"a": b, "b": a})
         widgets.downloads(partial(report.render, compared), report.SUFFIXES, "pinscope-comparison")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
@@ -80,7 +79,7 @@ def _label(run: Run) -> str:
 
 def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
     """The verdict, the figures that are read first, the charts beside what differs in the machines, then the cells."""
-    st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.a.runs[0].run.lab]}")
+    st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.lab]}")
     verdict_line(verdict_of(comparison))
     widgets.cards(report.foremost(comparison), partial(_card, comparison), columns=4, width=240)
     left, right = st.columns([3, 2])

@@ -208,9 +208,7 @@ def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | Da
 def trend(
     experiment: Annotated[str, argument("EXPERIMENT", "Whose runs.")],
     figure: Annotated[str | None, argument("[FIGURE]", "Its key, such as pinned.h2d.rate; default: the first.")] = None,
-    like: Annotated[
-        str | None, option("ID", "Runs like this one; default: like the newest, on this machine if it has runs.")
-    ] = None,
+    like: Annotated[str | None, option("ID", "Runs like this one; default: the newest of this machine.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a figure over all stored runs of a machine: where it steps, and what changed in the machine there.
@@ -245,10 +243,7 @@ def edit(
     tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.")] = None,
     untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.")] = None,
     note: Annotated[str | None, option("TEXT", "A note; '' takes it away.")] = None,
-    baseline: Annotated[
-        bool | None,
-        typer.Option("--baseline/--no-baseline", help="Star it: others are compared with it.", show_default=False),
-    ] = None,
+    baseline: Annotated[bool | None, switch("--baseline/--no-baseline", "Star it: others are set against it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name, tag, annotate or star a run, also while it goes on. What is not given stays."""

@@ -125,11 +125,8 @@ def draw_trend(trend: Trend) -> Chart:
     )
     # A step of some percent is seen, which an axis from 0 would hide.
     chart.figure.update_yaxes(autorange=True, rangemode="normal").update_layout(showlegend=False)
+    look = {"color": COLOURS["corrupted"], "dash": "dot", "width": 2}
     for step in trend.steps:
-        side = {"xanchor": "right", "xshift": -6} if step.place > len(values) / 2 else {"xanchor": "left", "xshift": 6}
-        chart.figure.add_vline(
-            step.place + 0.5,
-            line={"color": COLOURS["corrupted"], "dash": "dot", "width": 2},
-            annotation={"text": step.change, "showarrow": False, **side},
-        )
+        side = "top left" if step.place > len(values) / 2 else "top right"
+        chart.figure.add_vline(step.place + 0.5, line=look, annotation_text=step.change, annotation_position=side)
     return chart

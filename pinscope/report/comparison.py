@@ -23,7 +23,7 @@ from pinscope.records.run import LAB_TITLES, Origin, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.documents import first_complaint
-from pinscope.store.new_file import write_new
+from pinscope.store.new_file import check_new, write_new
 from pinscope.text import first_of
 from pinscope.units import format_change, format_measured, format_share, format_value
 
@@ -259,17 +259,12 @@ def write_comparison(path: Path, compared: Compared) -> None:
         BadInput: another suffix, or the folder is missing or may not be written to.
         PathExists: there is a file of that name.
     """
+    check_new(path, *SUFFIXES)
     write_new(path, [render(compared, path.suffix.lower())])
 
 
 def render(compared: Compared, suffix: str) -> bytes:
-    """The report in the format of ``suffix``.
-
-    Raises:
-        BadInput: another suffix.
-    """
-    if suffix not in SUFFIXES:
-        raise BadInput(f"the suffix tells the format of a comparison; there are: {', '.join(SUFFIXES)}")
+    """The report in the format of ``suffix``, one of :data:`SUFFIXES`."""
     if suffix == ".json":
         return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()
     kind = "markdown" if suffix == ".md" else "html"

@@ -24,7 +24,7 @@ from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.statistics import Summary
 from pinscope.analysis.texts import fits, on_lab
 from pinscope.errors import BadInput
-from pinscope.records.run import LAB_TITLES, Finding, Origin, Run
+from pinscope.records.run import LAB_TITLES, Finding, Run
 from pinscope.text import quoted
 from pinscope.units import format_change
 
@@ -239,11 +239,6 @@ class Comparison:
     alone: Sequence[LoneCell]
     findings: Mapping[Literal["went", "came"], Sequence[Finding]]
 
-    @property
-    def lab(self) -> Origin:
-        """Where all runs were measured."""
-        return self.a.runs[0].run.lab
-
     @cached_property
     def called(self) -> tuple[str, str]:
         """The sides as a sentence calls them: by the name of their runs, their GPU or their host, where it tells them
@@ -348,7 +343,7 @@ def compare(
 
 def verdict(comparison: Comparison) -> str:
     """One sentence: what is worse and better, or how small a difference would have been seen."""
-    name = comparison.called[1]
+    lab, name = comparison.b.runs[0].run.lab, comparison.called[1]
     if groups := comparison.groups:
         first, *others = groups
         brief = f"{' and '.join(group.brief for group in groups)} of {len(comparison.firsts):,} cells"
@@ -370,7 +365,7 @@ def verdict(comparison: Comparison) -> str:
         sentence = f"{same}; {change_words(comparison.tellable)} would show in half of them."
         if comparison.shown:
             sentence = f"{same} but for {len(comparison.shown)} further figures."
-    return on_lab("host" if comparison.lab == "host" else "cuda", sentence)
+    return on_lab("host" if lab == "host" else "cuda", sentence)
 
 
 def _in_common(cells: Sequence[ComparedCell]) -> Iterator[str]:

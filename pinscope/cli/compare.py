@@ -37,7 +37,7 @@ def compare(
     else:
         for each in compared.comparisons:
             parts = (*report.machines(each, everything), *report.cells(each, everything))
-            print_parts(each.experiment, each.lab, verdict_of(each), parts)
+            print_parts(each.experiment, each.a.runs[0].run.lab, verdict_of(each), parts)
         for words in compared.left_out:
             complain(words)
         if not everything:

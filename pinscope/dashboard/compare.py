@@ -79,7 +79,7 @@ def _label(run: Run) -> str:
 
 def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
     """The verdict, the figures that are read first, the charts beside what differs in the machines, then the cells."""
-    st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.lab]}")
+    st.caption(f"{plain(experiment_title(comparison.experiment))} · {LAB_TITLES[comparison.a.runs[0].run.lab]}")
     verdict_line(verdict_of(comparison))
     widgets.cards(report.foremost(comparison), partial(_card, comparison), columns=4, width=240)
     left, right = st.columns([3, 2])

@@ -215,7 +215,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
     alone = zip(("a_only", "b_only"), comparison.alone_counts, strict=True)
     return {
         "experiment": comparison.experiment,
-        "lab": comparison.lab,
+        "lab": a.runs[0].run.lab,
         "sides": [{"name": side.name, "runs": [measured.run.id for measured in side.runs]} for side in (a, b)],
         "verdict": verdict_of(comparison),
         "same_machine": machines.is_one_machine,

@@ -94,15 +94,12 @@ def trend_document(trend: Trend, others: int) -> dict[str, Any]:
 
     ``others``: finished runs of the experiment that are of another series: machine, lab or parameters.
     """
-    first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
+    pairs = zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
-        "experiment": first.experiment,
+        "experiment": trend.runs[0].experiment,
         "figure": trend.figure.key,
-        "name": trend.figure.name,
         "unit": trend.figure.unit,
-        "lab": first.lab,
-        "host": first.environment.host,
         "verdict": verdict(trend),
         "runs": [{"id": run.id, "created_at": run.created_at.isoformat(), "value": value} for run, value in pairs],
         "steps": [

@@ -36,7 +36,7 @@ FOREMOST = 4
 """Figures that are read first."""
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-NOTE = "Of the cells called different 1 in 20 is so by chance. ~: not told apart; several runs a side tell more."
+NOTE = "Of the cells called different 1 in 20 may be so by chance. ~: not told apart; several runs a side tell more."
 """How the figures are to be read."""
 SAME_FIRST = ("driver", "CUDA of the driver", "kernel", "transparent huge pages", "NUMA nodes", "IOMMU", "PCIe lanes")
 """What is named of all that both machines have in common."""

@@ -266,12 +266,16 @@ class Comparison:
         """The first figure of what has no labels: of the program of a trace, of the host of a timeline."""
         return next((cell for cell in self.firsts if not cell.labels), None)
 
-    @property
-    def changes(self) -> list[tuple[float, ComparedCell | LoneCell]]:
-        """By how much the first figure of a cell changed, of those that are not the same; what one side alone has, from
-        nothing or to nothing."""
-        lone = ((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone)
-        return [*((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same"), *lone]
+    def causes(self, whole: ComparedCell) -> list[tuple[float, ComparedCell | LoneCell]]:
+        """By how much the first figures of other cells changed that are not the same and go the way of the whole, the
+        farthest first; what one side alone has, from nothing or to nothing."""
+        is_more = whole.b.value > whole.a.value
+        changes: list[tuple[float, ComparedCell | LoneCell]] = [
+            *((cell.b.value - cell.a.value, cell) for cell in self.firsts if cell.verdict != "same"),
+            *((cell.amount if cell.is_new else -cell.amount, cell) for cell in self.alone),
+        ]
+        changes.sort(key=lambda change: -abs(change[0]))
+        return [(by, cell) for by, cell in changes if cell.labels and (by > 0) == is_more]
 
     @property
     def alone_counts(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A comparison of runs, drawn: both sides beside each other, and the ratios with their intervals."""
+"""Runs against runs, drawn: both sides beside each other, the ratios with their intervals; and a figure over runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pinscope.analysis.cells import LineStyle
 from pinscope.analysis.comparison import CellVerdict, ComparedCell, Comparison, Pooled
 from pinscope.analysis.read_rows import grouped
+from pinscope.analysis.trend import Trend
 from pinscope.charts.marks import AROUND_PIXELS, ROW_PIXELS, Chart, alt_text, line, names_above
-from pinscope.charts.plot import Curve, Spot, TimePart, counts, curves, parts_of_time, scale_of, sizes
+from pinscope.charts.plot import Curve, Spot, TimePart, counts, curves, linear, parts_of_time, scale_of, sizes
 from pinscope.charts.theme import COLOURS, panels
-from pinscope.units import format_change, format_precision
+from pinscope.units import format_change, format_precision, format_value
 
 MOST_PANES, MOST_BARS, MOST_RATIOS = 4, 12, 16
 """What is drawn of many: what costs most first."""
@@ -21,9 +22,6 @@ _LOOKS: dict[CellVerdict, LineStyle] = {
     "better": LineStyle("intact", "triangle-up", size=11),
     "same": LineStyle("reference"),
 }
-_FINE = (0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)
-_TIMES = {tick: f"{tick:g} ×" for tick in (0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 10.0, 100.0)}
-"""Ticks of an axis of ratios: as changes on one that is no longer than these, and as ratios on a longer one."""
 
 
 def draw(comparison: Comparison) -> list[Chart]:
@@ -71,11 +69,9 @@ def _axis(cells: Sequence[ComparedCell]) -> str | None:
 
 
 def _spot(cell: ComparedCell, axis: str, side: Pooled) -> Spot:
-    reach = side.value * (side.spread or 0.0)
-    bar = (side.value - reach, side.value + reach) if reach else None
-    return Spot(
-        cell.labels[axis], side.value, cell.texts[axis], bar, f" {format_precision(side.spread, None)}".rstrip()
-    )
+    bar = (side.value * (1 - side.spread), side.value * (1 + side.spread)) if side.spread else None
+    after = f" {format_precision(side.spread, None)}".rstrip()
+    return Spot(cell.labels[axis], side.value, cell.texts[axis], bar, after)
 
 
 def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[Chart]:
@@ -94,11 +90,43 @@ def _ratios(comparison: Comparison, cells: Sequence[ComparedCell]) -> Iterator[C
         figure.add_trace(line(words, _LOOKS[verdict], points, mode="markers", error_x=whiskers, hovertemplate=hover))
     names_above(figure, 1, [cell.words for cell, *_ in known])
     figure.add_vline(1.0, line={"color": COLOURS["reference"], "dash": "dot", "width": 2})
-    is_short = all(_FINE[0] < low and high < _FINE[-1] for *_, low, high in known)
-    ticks = {tick: format_change(tick).replace(".0 %", " %") for tick in _FINE} if is_short else _TIMES
-    title = f"{comparison.b.name} against {comparison.a.name}, {known[0][0].value.title} (log scale)"
-    axis = {"type": "log", "tickmode": "array", "tickvals": list(ticks), "ticktext": list(ticks.values())}
-    figure.update_xaxes(**axis, tickangle=0, title_text=title).update_layout(hovermode="closest")
+    title = f"{comparison.b.name} over {comparison.a.name}, {known[0][0].value.title} (log scale)"
+    figure.update_xaxes(type="log", tickformat="~g", tickangle=0, nticks=7, title_text=title)
+    figure.update_layout(hovermode="closest")
     ends = [(cell.words, f"{format_change(at)} {cell.verdict_words}") for cell, at, _, _ in known]
     words = "The ratio of both sides and its interval, which holds for all cells together."
     yield Chart("ratios", "Ratios", words, figure, alt_text("Ratios", ends))
+
+
+_RUNS, _MEDIAN = LineStyle("copy"), LineStyle("reference")
+
+
+def draw_trend(trend: Trend) -> Chart:
+    """A figure over runs: each run, the oldest first, the median between steps, and by how much it steps."""
+    values, figure = trend.values, trend.figure
+    runs = [
+        Spot(place, value, f"{run.created_at:%Y-%m-%d %H:%M}, {run.id}")
+        for place, (run, value) in enumerate(zip(trend.runs, values, strict=True), start=1)
+    ]
+    medians = {
+        f"Median from {begin + 1}": Curve(_MEDIAN, [Spot(place, middle, "") for place in (begin + 1, end)], rule=True)
+        for begin, end, middle in trend.levels
+    }
+    said = [(f"run {step.place + 1}", step.change) for step in trend.steps]
+    chart = curves(
+        "trend",
+        figure.name,
+        "Each run, the oldest first; grey: the median between steps. The axis does not begin at 0.",
+        {"": {"Runs": Curve(_RUNS, runs), **medians}},
+        scale_of(figure.name, figure.unit, max(values)),
+        linear("Run, the oldest first", "Run %{x}"),
+        f"{figure.name} over {len(values)} runs",
+        ends=[*said, ("last run", format_value(values[-1], figure.unit))],
+    )
+    # A step of some percent is seen, which an axis from 0 would hide.
+    chart.figure.update_yaxes(autorange=True, rangemode="normal").update_layout(showlegend=False)
+    look = {"color": COLOURS["corrupted"], "dash": "dot", "width": 2}
+    for step in trend.steps:
+        side = "top left" if step.place > len(values) / 2 else "top right"
+        chart.figure.add_vline(step.place + 0.5, line=look, annotation_text=step.change, annotation_position=side)
+    return chart

@@ -35,10 +35,9 @@ def compare(
     elif as_json:
         print_json(report.comparison_document(compared))
     else:
-        for comparison in compared.comparisons:
-            parts = (*report.machines(comparison, everything), *report.cells(comparison, everything))
-            lab = comparison.a.runs[0].run.lab
-            print_parts(comparison.experiment, lab, verdict_of(comparison), parts)
+        for each in compared.comparisons:
+            parts = (*report.machines(each, everything), *report.cells(each, everything))
+            print_parts(each.experiment, each.a.runs[0].run.lab, verdict_of(each), parts)
         for words in compared.left_out:
             complain(words)
         if not everything:

@@ -312,9 +312,7 @@ def option(takes: str, meaning: str, *names: str) -> Any:
     return typer.Option(*names, metavar=takes, help=meaning, show_default=False)
 
 
-Name = Annotated[
-    str | None, option("TEXT", "What to call the run, such as 'driver 575, before'; it will do in place of its id.")
-]
+Name = Annotated[str | None, option("TEXT", "What to call the run; that will do in place of its id.")]
 Tags = Annotated[list[str] | None, option("TAG", "A word by which runs list --tag finds the run; may be repeated.")]
 
 

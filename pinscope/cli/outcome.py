@@ -165,16 +165,13 @@ def _print_headline(headline: Sequence[Quantity]) -> None:
         )
 
 
-def print_parts(experiment: str, lab: Origin, verdict: str, parts: Iterable[Table | str]) -> None:
-    """What several runs say together: the verdict, then text and tables, of which empty ones are left out."""
+def print_parts(experiment: str, lab: Origin, verdict: str, parts: Iterable[Table]) -> None:
+    """What several runs say together: the verdict, then tables, of which empty ones are left out."""
     terminal.print_line(f"{experiment}, {LAB_TITLES[lab]}")
     terminal.print_prose(verdict, style="bold")
     terminal.print_line()
     for part in parts:
-        if isinstance(part, str):
-            terminal.print_prose(part)
-            terminal.print_line()
-        elif part.rows:
+        if part.rows:
             print_reading_table(part)
 
 

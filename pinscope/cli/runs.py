@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pinscope.analysis.trend import series_words, step_words, verdict
 from pinscope.cli.main import AsJson, MaybeRunId, RunId, RunIds, argument, duration, option, output_option, switch
 from pinscope.cli.outcome import print_run, store_to_read
 from pinscope.cli.terminal import (
@@ -22,14 +23,15 @@ from pinscope.cli.terminal import (
     print_json,
     print_line,
     print_long_json,
+    print_prose,
     print_table,
     terminal_columns,
 )
-from pinscope.cli.trend import trend
 from pinscope.errors import BadInput, StoreFailed
 from pinscope.experiments.registry import GONE, find_reader, run_figures
 from pinscope.records.run import LAB_TITLES, STATUSES, ExperimentRun, Origin, Run, Status, TraceRun
 from pinscope.report.facts import Document, called, open_document, place
+from pinscope.report.trend import runs_like, trend_document, trend_of
 from pinscope.report.write import run_without_rows, write_report
 from pinscope.runner.jobs import cancel, open_store
 from pinscope.store.anonymous import ANONYMOUS, AnonymousStore
@@ -40,8 +42,18 @@ from pinscope.store.recordings import recorded_run, recording_name
 from pinscope.store.store import Store
 from pinscope.text import one_line, shortened, visible
 from pinscope.tracing.stretch import extent, within
-from pinscope.units import format_bytes, format_measured, format_seconds, format_share
+from pinscope.units import (
+    format_bytes,
+    format_count,
+    format_heights,
+    format_measured,
+    format_seconds,
+    format_share,
+    format_value,
+)
 
+UNKNOWN_COLUMNS = 78
+"""Runs in the small chart of a trend where nobody says how wide it may be; the newest ones."""
 WIDE = 120
 """Columns from which a line also says where the run was measured."""
 SECONDS_ID = len("20261121-031500")
@@ -133,7 +145,6 @@ def stretch_for_perfetto(document: Document, begin_seconds: float | None, length
 
 
 app = typer.Typer(add_completion=False, help="List, show, name, cancel or delete stored runs.", rich_markup_mode=None)
-app.command("trend", short_help="A figure over all runs of a machine: its steps, and what changed there.")(trend)
 
 _UNLISTED = {"params", "environment", "notes", "progress", "process", "attachments", "figures", "budget"}
 RUN_LIST_FIELDS = set(ExperimentRun.model_fields) - _UNLISTED
@@ -193,6 +204,38 @@ def _sorted(runs: Iterable[Run | DamagedRun], order: Order) -> Iterable[Run | Da
     return sorted(runs, key=lambda run: (1,) if isinstance(run, DamagedRun) else (0, ORDERS[order](run)))
 
 
+@app.command("trend", short_help="A figure over all runs of a machine: its steps, and what changed there.")
+def trend(
+    experiment: Annotated[str, argument("EXPERIMENT", "Whose runs.")],
+    figure: Annotated[str | None, argument("[FIGURE]", "Its key, such as pinned.h2d.rate; default: the first.")] = None,
+    like: Annotated[str | None, option("ID", "Runs like this one; default: the newest of this machine.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a figure over all stored runs of a machine: where it steps, and what changed in the machine there.
+
+    Runs are alike where machine, lab and parameters are the same. A step is named where it cannot be chance; that takes
+    9 runs at least."""
+    with Store() as store:
+        runs, others = runs_like(store, experiment, like)
+        course = trend_of(store, runs, figure)
+    if as_json:
+        print_json(trend_document(course, others))
+        return
+    values, columns, unit = course.values, terminal_columns() or UNKNOWN_COLUMNS, course.figure.unit
+    low, high, places = min(values), max(values), {step.place for step in course.steps}
+    marks = "".join("▲" if place in places else " " for place in range(len(values)))[-columns:]
+    print_line(f"{course.figure.name} · {series_words(course.runs)}")
+    print_line(format_heights([1 + 7 * (value - low) / ((high - low) or 1.0) for value in values[-columns:]]))
+    print_line(marks.rstrip())
+    print_line(f"{format_count(len(values), 'run')}, {format_value(low, unit)} to {format_value(high, unit)}")
+    for words in [f"▲ {step_words(step, unit)}" for step in course.steps] or [verdict(course)]:
+        print_prose(words, hanging="  ")
+    if others:
+        complain(f"{others} further runs of {experiment} have another machine, lab or parameters: --like ID")
+    if course.left_out:
+        complain(course.left_out)
+
+
 @app.command("edit", short_help="Name, tag, annotate or star a run.")
 def edit(
     run_id: RunId,
@@ -200,10 +243,7 @@ def edit(
     tag: Annotated[list[str] | None, option("TAG", "A further tag; may be repeated.")] = None,
     untag: Annotated[list[str] | None, option("TAG", "A tag to take away; may be repeated.")] = None,
     note: Annotated[str | None, option("TEXT", "A note; '' takes it away.")] = None,
-    baseline: Annotated[
-        bool | None,
-        typer.Option("--baseline/--no-baseline", help="Star it: others are compared with it.", show_default=False),
-    ] = None,
+    baseline: Annotated[bool | None, switch("--baseline/--no-baseline", "Star it: others are set against it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Name, tag, annotate or star a run, also while it goes on. What is not given stays."""

@@ -37,10 +37,9 @@ def show() -> None:
     if missing := [name for name, runs in (("A", first), ("B", second)) if not runs]:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
-    actions = st.container(horizontal=True, vertical_alignment="center")
     compared = state.compared(store, (tuple(first), tuple(second)))
     a, b = (",".join(run.id for run in runs) for runs in (first, second))
-    with actions:
+    with st.container(horizontal=True, vertical_alignment="center"):
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=st.query_params.update, kwargs={"a": b, "b": a})
         widgets.downloads(partial(report.render, compared), report.SUFFIXES, "pinscope-comparison")
         everything = st.toggle("Show also what is the same", key="all", bind="query-params")
@@ -88,17 +87,10 @@ def _comparison(comparison: Comparison, everything: bool, key: str) -> None:
         for chart in draw(comparison):
             chart_view(chart, key=f"{key}-{chart.key}")
     with right:
-        for part in report.machines(comparison, everything):
-            if isinstance(part, str):
-                st.caption(prose(part))
-            elif part.rows:
-                st.markdown(f"**{plain(part.title)}**")
-                widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in part.rows])
-    for number, part in enumerate(report.cells(comparison, everything)):
-        if isinstance(part, str):
-            st.caption(prose(part))
-        elif part.rows:
-            widgets.table_list([part], f"{key}-{number}")
+        for table in report.machines(comparison, everything):
+            st.markdown(f"**{plain(table.title)}**")
+            widgets.fact_table([(str(name), " → ".join(map(str, values))) for name, *values in table.rows])
+    widgets.table_list(report.cells(comparison, everything), key)
 
 
 def _card(comparison: Comparison, cell: ComparedCell) -> None:

@@ -58,19 +58,10 @@ NOW = PageEntry(
 EXPERIMENTS = PageEntry(_FOLDER / "experiments.py", "Experiments", ":material/science:", "reading-results")
 RUNS = PageEntry(_FOLDER / "runs.py", "Runs", ":material/stacked_line_chart:", "reading-results")
 COMPARE = PageEntry(
-    _FOLDER / "compare.py",
-    "Compare",
-    ":material/compare_arrows:",
-    "compare",
-    "Is it better now: another host, a new driver, a fixed line? "
-    "Several runs a side tell smaller differences than one.",
+    _FOLDER / "compare.py", "Compare", ":material/compare_arrows:", "compare", "Is it better now, and by how much?"
 )
 TREND = PageEntry(
-    _FOLDER / "trend.py",
-    "Trend",
-    ":material/timeline:",
-    "check",
-    "Since when is it slower? A figure over all runs of a machine, where it steps, and what changed there.",
+    _FOLDER / "trend.py", "Trend", ":material/timeline:", "check", "Since when is it slower, and what changed there?"
 )
 FLEET = PageEntry(
     _FOLDER / "fleet.py",

@@ -8,7 +8,7 @@ import streamlit as st
 
 from pinscope.analysis.read_rows import grouped
 from pinscope.analysis.trend import series_words, step_words, verdict
-from pinscope.charts.trend import draw
+from pinscope.charts.comparison import draw_trend
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, TREND
 from pinscope.dashboard.run_view import run_link
@@ -43,7 +43,7 @@ def show() -> None:
         return
     trend = state.trend(store, tuple(runs), figure)
     verdict_line(verdict(trend))
-    chart_view(draw(trend), key="trend")
+    chart_view(draw_trend(trend), key="trend")
     for step in trend.steps:
         run_link(step.run, prose(step_words(step, trend.figure.unit)), ":material/stairs:")
     if trend.left_out:

@@ -15,23 +15,19 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pinscope.records.snapshot import Snapshot
+from typing import Any
 
 
 class _Room(ModuleType):
     """The room is also what ``pinscope.live()`` calls: Python gives the package's attribute to the module."""
 
-    def __call__(self) -> Snapshot:
+    def __call__(self) -> Any:
         """Who holds pinned memory on this host now.
 
         The keys of a snapshot, such as ``host.pinned_bytes`` and ``holders``, are those of its JSON.
         """
         with import_module("pinscope.live.source").open_source() as source:
-            taken: Snapshot = source.take()
-            return taken
+            return source.take()
 
 
 sys.modules[__name__].__class__ = _Room

@@ -209,9 +209,6 @@ class Runs(tuple[Run, ...]):
             raise LookupError("there is no such run")
         return self[0]
 
-    def __repr__(self) -> str:
-        return "\n".join(map(repr, self)) or "<no pinscope run>"
-
 
 # What is asked
 

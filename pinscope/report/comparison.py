@@ -23,7 +23,7 @@ from pinscope.records.run import LAB_TITLES, Origin, Run, Table, table
 from pinscope.report.facts import place
 from pinscope.store.bundle import SUFFIX, open_bundle
 from pinscope.store.documents import first_complaint
-from pinscope.store.new_file import write_new
+from pinscope.store.new_file import check_new, write_new
 from pinscope.text import first_of
 from pinscope.units import format_change, format_measured, format_share, format_value
 
@@ -36,10 +36,7 @@ FOREMOST = 4
 """Figures that are read first."""
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-NOTE = (
-    "Intervals hold for all cells together: of those called different 1 in 20 is expected to be so by chance. ~: the "
-    "runs do not tell them apart. Several runs a side tell smaller differences: their own spread counts then."
-)
+NOTE = "Of the cells called different 1 in 20 may be so by chance. ~: not told apart; several runs a side tell more."
 """How the figures are to be read."""
 SAME_FIRST = ("driver", "CUDA of the driver", "kernel", "transparent huge pages", "NUMA nodes", "IOMMU", "PCIe lanes")
 """What is named of all that both machines have in common."""
@@ -116,23 +113,25 @@ def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
 # As tables
 
 
-def machines(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """The sides, and what differs in their machines and in the parameters of their runs; of what both have in common
-    the first by name, and how many more."""
-    a, b, same = comparison.a, comparison.b, comparison.machines.same
-    yield _texts("Sides", ("side", "runs"), [(side.name, _side_words(side)) for side in (a, b)])
-    different = [(key.title, key.a, key.b) for key in (*comparison.machines.different, *comparison.settings)]
-    yield _texts("What differs", ("key", a.name, b.name), different)
-    named = [f"{title} {same[title]}" for title in SAME_FIRST if title in same]
-    unknown = len(comparison.machines.unknown)
-    words = f"The same: {', '.join([*named, f'and {len(same) - len(named)} more'])}"
-    yield words + (f"; not recorded on one side: {unknown}" if unknown else "")
-    if everything:
-        yield _texts("The same on both sides", ("key", "both"), same.items())
+def machines(comparison: Comparison, everything: bool = False) -> list[Table]:
+    """The sides, what they have in common, and what differs in their machines and in the parameters of their runs."""
+    a, b, found = comparison.a, comparison.b, comparison.machines
+    named = [f"{title} {found.same[title]}" for title in SAME_FIRST if title in found.same]
+    more = f"and {len(found.same) - len(named)} more; not recorded on one side: {len(found.unknown)}"
+    about = [(side.name, _side_words(side)) for side in (a, b)]
+    about += [("the same", ", ".join([*named, more])), ("cells", _counted_words(comparison))]
+    different = ((key.title, key.a, key.b) for key in (*found.different, *comparison.settings))
+    return [
+        *_texts("Both sides", ("of", "what it is"), about),
+        *_texts("What differs", ("key", a.name, b.name), different),
+        *_texts("The same on both sides", ("key", "both"), found.same.items() if everything else ()),
+    ]
 
 
-def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> Table:
-    return table(title, dict.fromkeys(columns, "text"), rows, note)
+def _texts(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> list[Table]:
+    """A table of texts; none without rows."""
+    made = table(title, dict.fromkeys(columns, "text"), rows, note)
+    return [made] if made.rows else []
 
 
 def _side_words(side: Side) -> str:
@@ -145,69 +144,60 @@ def _side_words(side: Side) -> str:
     return f"{ids} · {places} · {' to '.join(days)}"
 
 
-def cells(comparison: Comparison, everything: bool = False) -> Iterator[Table | str]:
-    """Which cells differ, how many do not, and findings that came and went."""
-    a, b, firsts = comparison.a.name, comparison.b.name, comparison.firsts
-    is_experiment = comparison.a.runs[0].run.kind == "experiment"
-    shown, most = (comparison.cells, None) if everything else (comparison.shown, MOST_ROWS)
-    yield _cells(comparison, "What is better and worse", [cell for cell in shown if cell.is_first], most)
-    yield _counted_words(comparison)
-    gain = comparison.mean_gain
-    if gain is not None and is_experiment:
-        mean = f"{format_share(abs(gain - 1))} {'better' if gain >= 1 else 'worse'}"
-        yield f"Geometric mean of {len(firsts):,} cells: {comparison.called[1]} is {mean}."
-    yield _cells(comparison, "Further figures", [cell for cell in shown if not cell.is_first], most)
-    if not everything:
-        once = [cell for cell in firsts if cell.verdict == "unknown"]
-        once.sort(key=lambda cell: -abs(cell.b.value - cell.a.value))
-        yield _cells(comparison, "Measured once: no interval", once[:MOST_ROWS])
-    if everything or not is_experiment:
-        alone = ((b if cell.is_new else a, cell) for cell in comparison.alone)
-        lone = [(cell.words, side, format_value(cell.amount, cell.value.unit)) for side, cell in alone]
-        yield _texts("On one side only", ("cell", "on", "figure"), lone)
-    changes = [(word, finding.title) for word, some in comparison.findings.items() for finding in some]
-    yield _texts("Findings that came and went", ("change", "finding"), changes)
-    yield NOTE
-
-
 def _counted_words(comparison: Comparison) -> str:
-    """``▲ 5 better · ▼ 1 worse · ~ 242 the same · ? 3 measured once``, and what one side alone has."""
-    words = {"better": "better", "worse": "worse", "same": "the same", "unknown": "not known: measured once"}
-    known = ((sign, comparison.counts[verdict], words[verdict]) for verdict, sign in SIGNS.items())
-    counts = [f"{sign} {count:,} {word}" for sign, count, word in known if count]
-    sides = zip((comparison.a, comparison.b), comparison.alone_counts, strict=True)
-    return " · ".join([*counts, *(f"{count:,} on side {side.name} only" for side, count in sides if count)])
+    """``▲ 5 better · ▼ 1 worse · ~ 242 same``, what one side alone has, and of an experiment the mean of all."""
+    counts = {f"{sign} {{:,}} {verdict}": comparison.counts[verdict] for verdict, sign in SIGNS.items()}
+    sides = (f"{{:,}} on side {side.name} only" for side in (comparison.a, comparison.b))
+    counts |= zip(sides, comparison.alone_counts, strict=True)
+    said = [words.format(count) for words, count in counts.items() if count]
+    gain = comparison.mean_gain
+    if gain is not None and comparison.a.runs[0].run.kind == "experiment":
+        mean = f"{format_share(abs(gain - 1))} {'better' if gain >= 1 else 'worse'}"
+        said.append(f"geometric mean: {comparison.called[1]} is {mean}")
+    return " · ".join(said)
 
 
-def _cells(comparison: Comparison, title: str, cells: Sequence[ComparedCell], most: int | None = None) -> Table:
-    """Cells as they stand on both sides, what costs most first; a figure that all have stands in the title.
-
-    ``most``: of more the worst and the best, and how many more there are.
-    """
-    hidden = max(len(cells) - (most or len(cells)), 0)
-    if most and hidden:
-        cells = [*cells[: most // 2], *cells[-(most // 2) :]]
-    figures = list(dict.fromkeys(cell.value.title for cell in cells))
-    is_single = len(figures) == 1
-    rows = [
+def cells(comparison: Comparison, everything: bool = False) -> list[Table]:
+    """Cells that differ, what costs most first, their further figures, cells measured once; all for ``everything``. A
+    figure that all have stands in the title. Then what one side alone has, and findings that came and went."""
+    a, b, most = comparison.a.name, comparison.b.name, len(comparison.cells) if everything else MOST_ROWS
+    once = [cell for cell in comparison.firsts if cell.verdict == "unknown"]
+    first, further = ([cell for cell in comparison.shown if cell.is_first == is_first] for is_first in (True, False))
+    groups = [comparison.cells] if everything else [first, further, once]
+    shown = [cell for group in groups for cell in _outermost(group, most)]
+    hidden = sum(map(len, groups)) - len(shown)
+    note = f"{hidden:,} more. {NOTE}" if hidden else NOTE
+    figures = {cell.value.title for cell in shown}
+    rows = (
         (
-            cell.words if is_single else cell.full_words,
+            cell.full_words if len(figures) > 1 else cell.words,
             *(format_measured(side.value, cell.value.unit, side.spread) for side in (cell.a, cell.b)),
             f"{SIGNS[cell.verdict]} {format_change(cell.ratio)}",
             cell.interval_words,
         )
-        for cell in cells
+        for cell in shown
+    )
+    title = ": ".join(["What is better and worse", *(figures if len(figures) == 1 else ())])
+    lone = (
+        (cell.words, b if cell.is_new else a, format_value(cell.amount, cell.value.unit))
+        for cell in comparison.alone[: None if everything else MOST_ROWS]
+    )
+    changes = ((word, finding.title) for word, some in comparison.findings.items() for finding in some)
+    return [
+        *_texts(title, ("cell", a, b, "change", "interval"), rows, note),
+        *_texts("On one side only", ("cell", "on", "figure"), lone),
+        *_texts("Findings that came and went", ("change", "finding"), changes),
     ]
-    columns = ("cell", comparison.a.name, comparison.b.name, "change", "interval")
-    note = f"{hidden:,} more differ." if hidden else ""
-    return _texts(f"{title}: {figures[0]}" if is_single else title, columns, rows, note)
+
+
+def _outermost(cells: Sequence[ComparedCell], most: int) -> Sequence[ComparedCell]:
+    """Of many the worst and the best."""
+    return [*cells[: most // 2], *cells[most // 2 :][-most // 2 :]]
 
 
 def foremost(comparison: Comparison) -> Sequence[ComparedCell]:
     """The figures that are read first: the worst and the best of what differs, else the first."""
-    differing = [cell for cell in comparison.firsts if cell.differs]
-    half = FOREMOST // 2
-    return [*differing[:half], *differing[half:][-half:]] or comparison.firsts[:FOREMOST]
+    return _outermost([cell for cell in comparison.firsts if cell.differs], FOREMOST) or comparison.firsts[:FOREMOST]
 
 
 # As documents
@@ -269,17 +259,12 @@ def write_comparison(path: Path, compared: Compared) -> None:
         BadInput: another suffix, or the folder is missing or may not be written to.
         PathExists: there is a file of that name.
     """
+    check_new(path, *SUFFIXES)
     write_new(path, [render(compared, path.suffix.lower())])
 
 
 def render(compared: Compared, suffix: str) -> bytes:
-    """The report in the format of ``suffix``.
-
-    Raises:
-        BadInput: another suffix.
-    """
-    if suffix not in SUFFIXES:
-        raise BadInput(f"the suffix tells the format of a comparison; there are: {', '.join(SUFFIXES)}")
+    """The report in the format of ``suffix``, one of :data:`SUFFIXES`."""
     if suffix == ".json":
         return (json.dumps(comparison_document(compared), ensure_ascii=False, allow_nan=False) + "\n").encode()
     kind = "markdown" if suffix == ".md" else "html"
@@ -351,15 +336,12 @@ def junit(checked: Sequence[Checked]) -> bytes:
     """
     root = ET.Element("testsuites", name="pinscope check")
     for result in checked:
-        name, limit = result.comparison.experiment, change_words(result.tolerance)
+        name, failing = result.comparison.experiment, {worse.key for worse in result.regressions}
         suite = ET.SubElement(root, "testsuite", name=name)
+        hidden = f"{change_words(result.tolerance)} worse would not show: too few runs"
+        others = [cell for cell in result.cells if cell.key not in failing]
         cases = [(_where(worse), "failure", regression_words(worse)) for worse in result.regressions]
-        failing = {worse.key for worse in result.regressions}
-        for cell in (cell for cell in result.cells if cell.key not in failing):
-            why = f"{limit} worse would not show: too few runs"
-            if cell.verdict == "unknown":
-                why = "measured once: no interval"
-            cases.append((cell.words, "" if result.tells(cell) else "skipped", why))
+        cases += [(cell.words, "" if result.tells(cell) else "skipped", hidden) for cell in others]
         for where, outcome, why in cases:
             case = ET.SubElement(suite, "testcase", classname=name, name=where)
             if outcome:

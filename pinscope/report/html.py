@@ -54,7 +54,7 @@ def comparison_html(compared: Compared) -> bytes:
         _Answer(
             f"{each.experiment}: {' against '.join(reversed(each.called))}",
             verdict_of(each),
-            {"Machines": comparison.machines(each), "Figures": (*draw(each), *comparison.cells(each))},
+            (*comparison.machines(each), *draw(each), *comparison.cells(each)),
         )
         for each in compared.comparisons
     ]
@@ -66,16 +66,16 @@ def fleet_html(found: Fleet, label: str | None = None) -> bytes:
     """The page of a fleet; ``label``: by which it is mapped."""
     worse, *others = fleet.outlier_table(found, label), fleet.spread_table(found), fleet.gpu_table(found, label)
     figures = worse, *draw_fleet(found, label), *others
-    answer = _Answer(f"{found.experiment} on {len(found.gpus):,} GPUs", fleet.verdict(found), {"Figures": figures})
+    answer = _Answer(f"{found.experiment} on {len(found.gpus):,} GPUs", fleet.verdict(found), figures)
     return _answers_html("fleet", [answer], "All GPUs, and how each was judged", fleet.render(found, ".json"))
 
 
 class _Answer(NamedTuple):
-    """One of a page: its sections have text, tables, of which empty ones are left out, and charts."""
+    """One of a page: its parts are tables, of which empty ones are left out, and charts."""
 
     title: str
     verdict: str
-    sections: Mapping[str, Iterable[Any]]
+    parts: Iterable[Any]
 
 
 def _answers_html(

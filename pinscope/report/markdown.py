@@ -33,13 +33,10 @@ def comparison_markdown(compared: Compared) -> bytes:
     """A section for each comparison."""
     lines = list[str]()
     for of in compared.comparisons:
-        lines.append(f"# {plain(f'{of.experiment}: {of.called[1]} against {of.called[0]}')}\n")
-        lines.append(f"**{plain(verdict_of(of))}**\n")
-        for part in (*comparison.machines(of), *comparison.cells(of)):
-            if isinstance(part, str):
-                lines += [f"{plain(part)}\n"] if part else []
-            elif part.rows:
-                lines += _table(part, "##")
+        title = f"{of.experiment}: {of.called[1]} against {of.called[0]}"
+        lines += [f"# {plain(title)}\n", f"**{plain(verdict_of(of))}**\n"]
+        for table in (*comparison.machines(of), *comparison.cells(of)):
+            lines += _table(table, "##")
     return "\n".join([*lines, *(f"{plain(words)}\n" for words in compared.left_out)]).encode()
 
 

@@ -18,14 +18,12 @@ FORMAT = 1
 """Version of the document; additive changes keep it."""
 
 
-def series(
-    store: Store, experiment: str | None = None, recordings: bool = False, most: int | None = None
-) -> list[list[Run]]:
+def series(store: Store, experiment: str | None = None, most: int | None = None) -> list[list[Run]]:
     """Finished runs that are alike, each series from its oldest run on; those of this machine before others, and of
-    these the one with the newest run first. Recordings are left out, unless they are asked for; ``most``: of the
-    store's own no more than so many are looked at, the newest."""
+    these the one with the newest run first. Recordings are left out; ``most``: no more than so many are looked at, the
+    newest."""
     known = {reader.name for reader in readers()}
-    there = store.each_run(experiment=experiment, status="done", recordings=recordings, most=most)
+    there = store.each_run(experiment=experiment, status="done", recordings=False, most=most)
     runs = sorted((run for run in there if run.experiment in known), key=lambda run: (run.created_at, run.id))
     here = machine_id()
     alike = grouped(runs, series_key).values()
@@ -46,7 +44,7 @@ def runs_like(store: Store, experiment: str, like: str | None = None) -> tuple[l
     """
     find_reader(experiment)
     named = store.run(like) if like else None
-    known = series(store, experiment, recordings=named is not None and named.recording)
+    known = series(store, experiment)
     alike = next((some for some in known if named is None or series_key(some[0]) == series_key(named)), None)
     if alike is None:
         which = f" is like {like}" if like else ""
@@ -96,15 +94,12 @@ def trend_document(trend: Trend, others: int) -> dict[str, Any]:
 
     ``others``: finished runs of the experiment that are of another series: machine, lab or parameters.
     """
-    first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
+    pairs = zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
-        "experiment": first.experiment,
+        "experiment": trend.runs[0].experiment,
         "figure": trend.figure.key,
-        "name": trend.figure.name,
         "unit": trend.figure.unit,
-        "lab": first.lab,
-        "host": first.environment.host,
         "verdict": verdict(trend),
         "runs": [{"id": run.id, "created_at": run.created_at.isoformat(), "value": value} for run, value in pairs],
         "steps": [

@@ -57,8 +57,7 @@ def verdict(comparison: Comparison) -> str:
     a, b = (format_bytes(side.value) for side in (host.a, host.b))
     if not host.differs:
         return f"No difference: at most {b} was pinned, {a} on side {comparison.a.name}."
-    more = host.b.value > host.a.value
-    changes = ((change, cell) for change, cell in comparison.changes if cell.labels and (change > 0) == more)
-    size, who = max(((abs(change), cell.labels["name"]) for change, cell in changes), default=(0.0, ""))
-    cause = f": {who} had {format_bytes(size)} {'more' if more else 'less'}" if size >= MUCH else ""
+    change, holder = next(iter(comparison.causes(host)), (0.0, None))
+    size, word = format_bytes(abs(change)), "more" if change > 0 else "less"
+    cause = f": {holder.labels['name']} had {size} {word}" if holder and abs(change) >= MUCH else ""
     return f"At most {b} was pinned instead of {a}{cause}."

@@ -75,18 +75,16 @@ def verdict(comparison: Comparison) -> str:
     seconds = f"{format_seconds(b)} instead of {format_seconds(a)}"
     if whole.verdict == "same" and a != b:
         return f"The traces do not tell the program's times apart: {seconds}."
-    # Lines that are worth to be named, and go the way of the whole program.
-    lines = [(cost, line) for cost, line in comparison.changes if "text" in line.labels and abs(cost) >= WORTH * a]
-    lines = [(cost, line) for cost, line in lines if (cost < 0) == (b <= a)]
+    lines = [(cost, line) for cost, line in comparison.causes(whole) if abs(cost) >= WORTH * a]
     if not lines:
         return f"No line changed by more than a hundredth of the time: {seconds}."
-    (cost, first), *others = sorted(lines, key=lambda item: -abs(item[0]))
+    first = lines[0][1]
     words = f"{first.labels['file']} `{shortened(first.labels['text'], MOST_LETTERS)}`"
     if isinstance(first, LoneCell):
-        alike = [cost for cost, line in others if isinstance(line, LoneCell)]
-        more = f" (and {len(alike)} more)" if alike else ""
-        which = f"{'New' if first.is_new else 'Gone'} {'are' if alike else 'is'}"
-        words = f"{which} {words}{more}, which cost {format_seconds(abs(cost + sum(alike)))}"
+        alike = [cost for cost, line in lines if isinstance(line, LoneCell)]
+        verb, more = ("are", f" (and {len(alike) - 1} more)") if len(alike) > 1 else ("is", "")
+        change, total = "New" if first.is_new else "Gone", format_seconds(abs(sum(alike)))
+        words = f"{change} {verb} {words}{more}, which cost {total}"
     else:
         words = f"{words} costs {format_seconds(first.b.value)} instead of {format_seconds(first.a.value)}"
     return f"{words}: the program takes {seconds}, {format_seconds(abs(a - b))} {'less' if b <= a else 'more'}."

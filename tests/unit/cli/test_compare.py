@@ -16,7 +16,7 @@ def test_the_verdict_comes_first_then_the_machines_then_what_differs(capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     places = [
         next(at for at, line in enumerate(lines) if line.startswith(begin))
-        for begin in ("H200 is ", "GPU ", "4 KiB pages, untouched", "▲ 4 better")
+        for begin in ("H200 is ", "cells     ▲ 4 better · ", "GPU ", "4 KiB pages, untouched")
     ]
     assert places == sorted(places)
     assert not any("  ~ " in line for line in lines)

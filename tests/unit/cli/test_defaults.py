@@ -44,7 +44,7 @@ def test_options_take_their_defaults_from_the_user_s_file_and_the_command_line_w
     [
         ("[bandwidth]\n", "there is no command 'bandwidth'"),
         ("[runs.list]\nlimits = 1\n", "[runs.list] has no 'limits'; there are: experiment, lab, status"),
-        ("[runs.lists]\n", "[runs] has no 'lists'; there are: trend, list, edit, show"),
+        ("[runs.lists]\n", "[runs] has no 'lists'; there are: list, trend, edit, show"),
         ("runs = 1\n", "runs must be a table: [runs]"),
         ("[runs\n", "Expected ']'"),
         ('[runs.list]\nlimit = "many"\n', "Invalid value for '--limit'"),

@@ -55,17 +55,19 @@ def test_a_run_whose_figure_is_not_known_is_left_out_and_where_none_is_known_the
     assert "not known there: vague-0, vague-1, vague-2 and 2 more" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("step")
+def test_a_figure_that_no_run_has_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "trend", "bandwidth", "none.such"]) == 2
+    assert f"no run has the figure 'none.such'; there are: {KEY}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
         (["scatter"], "no finished run of scatter; make one"),
         (["nothing"], "no experiment"),
         (["bandwidth"], "no finish"),
-        (["bandwidth", "--like", "access-h200"], "no finished run of bandwidth is like access-h200"),
-        (
-            ["bandwidth", "none.such", "--like", "bandwidth-h200"],
-            "no run has the figure 'none.such'; there are: pinned",
-        ),
+        (["bandwidth", "--like", "bandwidth-h200"], "no finished run of bandwidth is like bandwidth-h200"),
     ],
 )
 def test_bad_input_ends_with_2(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

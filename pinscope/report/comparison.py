@@ -30,6 +30,7 @@ from pinscope.units import format_change, format_measured, format_share, format_
 if TYPE_CHECKING:  # bundles are compared without a database, which takes a third of a second to import
     from pinscope.store.store import Store
 
+DIFFERENT = "What is better and worse"
 MOST_ROWS = 20
 """Of what differs, in a table."""
 FOREMOST = 4
@@ -117,12 +118,13 @@ def machines(comparison: Comparison, everything: bool = False) -> list[Table]:
     """The sides, what they have in common, and what differs in their machines and in the parameters of their runs."""
     a, b, found = comparison.a, comparison.b, comparison.machines
     named = [f"{title} {found.same[title]}" for title in SAME_FIRST if title in found.same]
-    more = f"and {len(found.same) - len(named)} more; not recorded on one side: {len(found.unknown)}"
+    more = f"and {len(found.same) - len(named)} more"
+    more += f"; not recorded on one side: {len(found.unknown)}" if found.unknown else ""
     about = [(side.name, _side_words(side)) for side in (a, b)]
     about += [("the same", ", ".join([*named, more])), ("cells", _counted_words(comparison))]
     different = ((key.title, key.a, key.b) for key in (*found.different, *comparison.settings))
     return [
-        *_texts("Both sides", ("of", "what it is"), about),
+        *_texts("Both sides", ("side", "what it is"), about),
         *_texts("What differs", ("key", a.name, b.name), different),
         *_texts("The same on both sides", ("key", "both"), found.same.items() if everything else ()),
     ]
@@ -158,16 +160,33 @@ def _counted_words(comparison: Comparison) -> str:
 
 
 def cells(comparison: Comparison, everything: bool = False) -> list[Table]:
-    """Cells that differ, what costs most first, their further figures, cells measured once; all for ``everything``. A
-    figure that all have stands in the title. Then what one side alone has, and findings that came and went."""
-    a, b, most = comparison.a.name, comparison.b.name, len(comparison.cells) if everything else MOST_ROWS
+    """Cells that differ, what costs most first, their further figures, cells measured once; all for ``everything``.
+    Then what one side alone has, and findings that came and went."""
     once = [cell for cell in comparison.firsts if cell.verdict == "unknown"]
     first, further = ([cell for cell in comparison.shown if cell.is_first == is_first] for is_first in (True, False))
-    groups = [comparison.cells] if everything else [first, further, once]
-    shown = [cell for group in groups for cell in _outermost(group, most)]
-    hidden = sum(map(len, groups)) - len(shown)
-    note = f"{hidden:,} more. {NOTE}" if hidden else NOTE
-    figures = {cell.value.title for cell in shown}
+    groups = {DIFFERENT: first, "Further figures": further, "Measured once: no interval": once}
+    if everything:
+        groups = {DIFFERENT: comparison.cells}
+    most = len(comparison.cells) if everything else MOST_ROWS
+    lone = (
+        (
+            cell.words,
+            comparison.b.name if cell.is_new else comparison.a.name,
+            format_value(cell.amount, cell.value.unit),
+        )
+        for cell in comparison.alone[: None if everything else MOST_ROWS]
+    )
+    changes = ((word, finding.title) for word, some in comparison.findings.items() for finding in some)
+    return [
+        *(each for title, group in groups.items() for each in _cells(comparison, title, group, most)),
+        *_texts("On one side only", ("cell", "on", "figure"), lone),
+        *_texts("Findings that came and went", ("change", "finding"), changes),
+    ]
+
+
+def _cells(comparison: Comparison, title: str, cells: Sequence[ComparedCell], most: int) -> list[Table]:
+    """Cells as they stand on both sides, of many the worst and the best; a figure that all have stands in the title."""
+    shown, figures = _outermost(cells, most), {cell.value.title for cell in cells}
     rows = (
         (
             cell.full_words if len(figures) > 1 else cell.words,
@@ -177,17 +196,10 @@ def cells(comparison: Comparison, everything: bool = False) -> list[Table]:
         )
         for cell in shown
     )
-    title = ": ".join(["What is better and worse", *(figures if len(figures) == 1 else ())])
-    lone = (
-        (cell.words, b if cell.is_new else a, format_value(cell.amount, cell.value.unit))
-        for cell in comparison.alone[: None if everything else MOST_ROWS]
-    )
-    changes = ((word, finding.title) for word, some in comparison.findings.items() for finding in some)
-    return [
-        *_texts(title, ("cell", a, b, "change", "interval"), rows, note),
-        *_texts("On one side only", ("cell", "on", "figure"), lone),
-        *_texts("Findings that came and went", ("change", "finding"), changes),
-    ]
+    hidden = [f"{len(cells) - len(shown):,} more."] if len(cells) > len(shown) else []
+    note = " ".join([*hidden, NOTE] if title == DIFFERENT else hidden)
+    title = ": ".join([title, *(figures if len(figures) == 1 else ())])
+    return _texts(title, ("cell", comparison.a.name, comparison.b.name, "change", "interval"), rows, note)
 
 
 def _outermost(cells: Sequence[ComparedCell], most: int) -> Sequence[ComparedCell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -164,9 +164,8 @@ def cells(comparison: Comparison, everything: bool = False) -> list[Table]:
     Then what one side alone has, and findings that came and went."""
     once = [cell for cell in comparison.firsts if cell.verdict == "unknown"]
     first, further = ([cell for cell in comparison.shown if cell.is_first == is_first] for is_first in (True, False))
-    groups = {DIFFERENT: first, "Further figures": further, "Measured once: no interval": once}
-    if everything:
-        groups = {DIFFERENT: comparison.cells}
+    some = {DIFFERENT: first, "Further figures": further, "Measured once: no interval": once}
+    groups: Mapping[str, Sequence[ComparedCell]] = {DIFFERENT: comparison.cells} if everything else some
     most = len(comparison.cells) if everything else MOST_ROWS
     lone = (
         (

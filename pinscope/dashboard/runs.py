@@ -99,12 +99,12 @@ def _ticked(store: Store) -> None:
 
 def _filtered(store: Store) -> tuple[list[Run], list[Run], list[DamagedRun]]:
     """The runs that are looked at, those of them that fit, and which are damaged."""
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+    with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         search = st.text_input(
             "Search",
             key="search",
             bind="query-params",
-            width=220,
+            width=165,
             placeholder="words, #tag",
             help="All these words, in a run's id, name, tags, note, answer, host or GPU; #tag: runs with this tag.",
         )
@@ -112,7 +112,7 @@ def _filtered(store: Store) -> tuple[list[Run], list[Run], list[DamagedRun]]:
         experiment = _filter("Experiment", titles, "filter-experiment")
         lab = _filter("Measured on", LAB_TITLES, "filter-lab")
         status = _filter("Status", {word: word for word in STATUSES}, "filter-status")
-        order = st.selectbox("Order", list(ORDERS), key="sort", bind="query-params", width=220, format_func=str.title)
+        order = st.selectbox("Order", list(ORDERS), key="sort", bind="query-params", width=165, format_func=str.title)
         recordings = st.toggle(
             "Recordings",
             value=True,
@@ -135,7 +135,7 @@ def _filter(label: str, titles: Mapping[_Choice, str], key: str) -> _Choice | No
         [None, *titles],
         key=key,
         bind="query-params",
-        width=220,
+        width=165,
         format_func=lambda choice: titles[choice] if choice else "All",
     )
 

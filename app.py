@@ -10,7 +10,7 @@ import streamlit as st
 
 from pinscope.dashboard.middleware import middleware, origins_from_environment
 from pinscope.dashboard.pages import SCRIPT
-from pinscope.dashboard.routes import routes
+from pinscope.dashboard.routes import pages_loaded, routes
 from pinscope.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ except InvalidParameter as error:
     sys.stderr.write(f"pinscope: {error}\n")
     sys.exit(error.exit_code)
 
-app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
+app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named), lifespan=pages_loaded)
 
 if __name__ == "__main__":  # run as a plain script, which is what Streamlit's AppTest does
     from pinscope.dashboard.shell import show

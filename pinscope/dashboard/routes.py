@@ -8,11 +8,13 @@ import hashlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
+from importlib import import_module
 from mimetypes import guess_type
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -72,6 +74,19 @@ def board() -> Board:
     from pinscope.dashboard.live_board import Board, watch  # noqa: PLC0415 - loaded when somebody looks
 
     return Board(lambda: watch().look())
+
+
+@asynccontextmanager
+async def pages_loaded(_: st.App) -> AsyncIterator[None]:
+    """What a server does while it runs: it imports the pages, which takes half a second, while a browser is started."""
+    Thread(target=_load_pages, daemon=True).start()
+    yield
+
+
+def _load_pages() -> None:
+    """Tables are styled by a module that pandas itself loads late."""
+    for name in (*(f"pinscope.dashboard.{entry.path.stem}" for entry in PAGES), "pandas.io.formats.style"):
+        import_module(name)
 
 
 def _changes(request: Request) -> Response:
@@ -141,7 +156,7 @@ def serve(port: int, site: MakeSite, named: Sequence[str] = ()) -> int:
     sys.stdout.flush()
     with suppress(KeyboardInterrupt):  # raised again by the server after it has put everything away
         own = {"server.port": port, "logger.hideWelcomeMessage": True}  # the line above says all that it would
-        app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named))
+        app = st.App(SCRIPT, routes=routes(site), middleware=middleware(named), lifespan=pages_loaded)
         app.run(config={**SETTINGS, **own})
     return 0
 

@@ -93,6 +93,19 @@ def errors_shown() -> Iterator[None]:
         show_error(error)
 
 
+@contextmanager
+def loading_ahead() -> Iterator[None]:
+    """While the block reads what takes long, the browser loads what draws charts, tables and code. It takes a second
+    for that, the first time; nothing is seen of it."""
+    place = st.empty()
+    with place.container(key="ahead"):
+        st.plotly_chart({"data": [{}]}, key="ahead-chart")
+        st.dataframe([], key="ahead-table")
+        st.code("", language=None)
+    yield
+    place.empty()
+
+
 def heading(page: PageEntry) -> None:
     """Draw a page's heading and its opening."""
     st.title(page.heading or page.title, anchor=False)

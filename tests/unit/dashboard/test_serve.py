@@ -88,6 +88,12 @@ def test_only_this_machine_can_reach_it(port: int) -> None:
     assert [c.laddr.ip for c in listening] == ["127.0.0.1"]
 
 
+def test_the_pages_are_imported_before_a_browser_asks_for_one(port: int) -> None:
+    connections = psutil.net_connections("tcp")
+    (pid,) = {c.pid for c in connections if c.status == "LISTEN" and c.laddr.port == port}
+    until(lambda: any("/pandas/" in mapped.path for mapped in psutil.Process(pid).memory_maps()))
+
+
 def test_a_rebound_host_is_refused_everything(port: int) -> None:
     for path in ["/", "/runs", "/_stcore/health", "/_stcore/host-config", "/static/x.js"]:
         assert get(port, path, Host=f"evil.example:{port}").status == 400

@@ -10,7 +10,16 @@ from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import label_map, spread
 from pinscope.dashboard import state
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
-from pinscope.dashboard.widgets import chart_view, downloads, heading, prose, same_as_command, table_list, verdict_line
+from pinscope.dashboard.widgets import (
+    chart_view,
+    downloads,
+    heading,
+    loading_ahead,
+    prose,
+    same_as_command,
+    table_list,
+    verdict_line,
+)
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
 from pinscope.store.figures import experiments_with_figures
@@ -34,7 +43,8 @@ def show() -> None:
         return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         chosen = st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
-        fleet = state.fleet(store, *known[chosen])
+        with loading_ahead():
+            fleet = state.fleet(store, *known[chosen])
         labels = {item for gpu in fleet.gpus for item in gpu.labels.items()}
         several = [name for name, count in Counter(name for name, _ in sorted(labels)).items() if count > 1]
         label = st.selectbox("Label", [*several, "host"], key="label", bind="query-params", width=200)

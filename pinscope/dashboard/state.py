@@ -10,7 +10,6 @@ from typing import Any, cast
 import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
-from pinscope.dashboard.widgets import loading_ahead
 from pinscope.errors import BadInput
 from pinscope.live.source import open_source
 from pinscope.probes.environment import capture_environment
@@ -145,18 +144,13 @@ compared = st.cache_resource(show_spinner="Comparing …", max_entries=4, hash_f
 """As :func:`~pinscope.report.comparison.compare_runs`, of sides that are tuples."""
 
 
+@st.cache_resource(show_spinner="Reading the fleet …", max_entries=4, hash_funcs=_SAME)
 def fleet(store: Store, experiment: str, lab: LabKind, count: int) -> Fleet:
     """The runs of an experiment on all hosts; ``count``: how many there are, which tells whether some came.
 
     Raises:
         BadInput: there is none.
     """
-    with loading_ahead():
-        return _read_fleet(store, experiment, lab, count)
-
-
-@st.cache_resource(show_spinner="Reading the fleet …", max_entries=4, hash_funcs=_SAME)
-def _read_fleet(store: Store, experiment: str, lab: LabKind, count: int) -> Fleet:
     del count
     return read_fleet(store, experiment, lab)
 

@@ -37,7 +37,8 @@ def show() -> None:
     if missing := [name for name, runs in (("A", first), ("B", second)) if not runs]:
         st.info(f"Choose a run for {' and for '.join(missing)}, or tick runs on the page Runs.", icon=COMPARE.icon)
         return
-    compared = state.compared(store, (tuple(first), tuple(second)))
+    with widgets.loading_ahead():
+        compared = state.compared(store, (tuple(first), tuple(second)))
     a, b = (",".join(run.id for run in runs) for runs in (first, second))
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button("Swap sides", icon=":material/swap_horiz:", on_click=st.query_params.update, kwargs={"a": b, "b": a})

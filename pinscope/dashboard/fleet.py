@@ -8,18 +8,9 @@ import streamlit as st
 
 from pinscope.analysis.outliers import Fleet
 from pinscope.charts.fleet import label_map, spread
-from pinscope.dashboard import state
+from pinscope.dashboard import state, widgets
 from pinscope.dashboard.pages import EXPERIMENTS, FLEET, RUNS
-from pinscope.dashboard.widgets import (
-    chart_view,
-    downloads,
-    heading,
-    loading_ahead,
-    prose,
-    same_as_command,
-    table_list,
-    verdict_line,
-)
+from pinscope.dashboard.widgets import chart_view, downloads, heading, prose, same_as_command, table_list, verdict_line
 from pinscope.records.run import LAB_TITLES
 from pinscope.report import fleet as report
 from pinscope.store.figures import experiments_with_figures
@@ -43,7 +34,7 @@ def show() -> None:
         return
     with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
         chosen = st.selectbox("Experiment", list(known), key="of", bind="query-params", width=300)
-        with loading_ahead():
+        with widgets.loading_ahead():
             fleet = state.fleet(store, *known[chosen])
         labels = {item for gpu in fleet.gpus for item in gpu.labels.items()}
         several = [name for name, count in Counter(name for name, _ in sorted(labels)).items() if count > 1]

@@ -15,19 +15,23 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pinscope.records.snapshot import Snapshot
 
 
 class _Room(ModuleType):
     """The room is also what ``pinscope.live()`` calls: Python gives the package's attribute to the module."""
 
-    def __call__(self) -> Any:
+    def __call__(self) -> Snapshot:
         """Who holds pinned memory on this host now.
 
         The keys of a snapshot, such as ``host.pinned_bytes`` and ``holders``, are those of its JSON.
         """
         with import_module("pinscope.live.source").open_source() as source:
-            return source.take()
+            taken: Snapshot = source.take()
+            return taken
 
 
 sys.modules[__name__].__class__ = _Room

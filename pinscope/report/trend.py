@@ -94,12 +94,15 @@ def trend_document(trend: Trend, others: int) -> dict[str, Any]:
 
     ``others``: finished runs of the experiment that are of another series: machine, lab or parameters.
     """
-    pairs = zip(trend.runs, trend.values, strict=True)
+    first, pairs = trend.runs[0], zip(trend.runs, trend.values, strict=True)
     return {
         "format": FORMAT,
-        "experiment": trend.runs[0].experiment,
+        "experiment": first.experiment,
         "figure": trend.figure.key,
+        "name": trend.figure.name,
         "unit": trend.figure.unit,
+        "lab": first.lab,
+        "host": first.environment.host,
         "verdict": verdict(trend),
         "runs": [{"id": run.id, "created_at": run.created_at.isoformat(), "value": value} for run, value in pairs],
         "steps": [

@@ -37,7 +37,7 @@ FOREMOST = 4
 """Figures that are read first."""
 FORMAT = 1
 """Version of the document; additive changes keep it."""
-NOTE = "Of the cells called different 1 in 20 may be so by chance. ~: not told apart; several runs a side tell more."
+NOTE = "Of the cells called different 1 in 20 may be so by chance. ~: no difference beyond it; more runs show more."
 """How the figures are to be read."""
 SAME_FIRST = ("driver", "CUDA of the driver", "kernel", "transparent huge pages", "NUMA nodes", "IOMMU", "PCIe lanes")
 """What is named of all that both machines have in common."""
@@ -116,17 +116,17 @@ def measured_runs(store: Callable[[], Store], name: str) -> Iterator[Measured]:
 
 def machines(comparison: Comparison, everything: bool = False) -> list[Table]:
     """The sides, what they have in common, and what differs in their machines and in the parameters of their runs."""
-    a, b, found = comparison.a, comparison.b, comparison.machines
-    named = [f"{title} {found.same[title]}" for title in SAME_FIRST if title in found.same]
-    more = f"and {len(found.same) - len(named)} more"
-    more += f"; not recorded on one side: {len(found.unknown)}" if found.unknown else ""
+    a, b, keys = comparison.a, comparison.b, comparison.machines
+    named = [f"{title} {keys.same[title]}" for title in SAME_FIRST if title in keys.same]
+    more = f"and {len(keys.same) - len(named)} more"
+    more += f"; not recorded on one side: {len(keys.unknown)}" if keys.unknown else ""
     about = [(side.name, _side_words(side)) for side in (a, b)]
     about += [("the same", ", ".join([*named, more])), ("cells", _counted_words(comparison))]
-    different = ((key.title, key.a, key.b) for key in (*found.different, *comparison.settings))
+    different = ((key.title, key.a, key.b) for key in (*keys.different, *comparison.settings))
     return [
         *_texts("Both sides", ("side", "what it is"), about),
         *_texts("What differs", ("key", a.name, b.name), different),
-        *_texts("The same on both sides", ("key", "both"), found.same.items() if everything else ()),
+        *_texts("The same on both sides", ("key", "both"), keys.same.items() if everything else ()),
     ]
 
 
